@@ -6,7 +6,7 @@
 
 use contract::{
     Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Secret, Shape, Site, Stage,
-    StageError, StageResult, Time,
+    StageError, Time,
 };
 use netsim::{Link, Packet, Params};
 use proptest::prelude::Rng;
@@ -366,7 +366,11 @@ impl TwoHalves {
         false
     }
 
-    fn call(&mut self, index: usize, call: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> StageResult) {
+    fn call(
+        &mut self,
+        index: usize,
+        call: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> Result<(), StageError>,
+    ) {
         let half = self.half(index);
         self.calls_at_once += 1;
         assert!(
@@ -460,13 +464,13 @@ fn declares_itself(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     assert!(plain(name), "{name}: not a plain name");
     assert!(
-        !pair.entry().summary.is_empty() && !pair.entry().summary.contains('\n'),
+        !pair.summary().is_empty() && !pair.summary().contains('\n'),
         "{name}: needs one line of summary"
     );
     for option in pair.options() {
         assert!(plain(option.name) && !option.doc.is_empty(), "{name}: option {} needs a line", option.name);
         assert!(
-            pair.entry().doc.contains(&format!("`{}`", option.name)),
+            pair.doc().contains(&format!("`{}`", option.name)),
             "{name}: doc is silent on {}",
             option.name
         );

@@ -5,9 +5,9 @@ use crate::measure::Times;
 use crate::setting::Failure;
 use bytes::Bytes;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed,
-    Readiness, SealKeys, Time, TransportClass,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message, Next,
+    OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time,
+    TransportClass,
 };
 use rustix::net::sockopt;
 use std::collections::VecDeque;
@@ -150,18 +150,18 @@ impl Pacer {
 /// The operations that are the same for every partner here.
 macro_rules! plain_partner {
     () => {
-        fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+        fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
             Ok(match template.direction {
                 Direction::Out => OUT,
                 Direction::In => IN,
             })
         }
 
-        fn close(&mut self, _: FlowKey) -> PartnerResult {
+        fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
             Ok(())
         }
 
-        fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
+        fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
             Ok(CtlReply::Done)
         }
     };
@@ -182,7 +182,7 @@ impl Partner for Probe {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = match lock(&self.pacer).next() {
             Step::Make(message) => Next::Message(message),
             Step::Wait => Next::Nothing,
@@ -234,7 +234,7 @@ impl Partner for Answer {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = self.held.pop_front().map_or(Next::Nothing, Next::Message);
         PullSlot::default().answer(flow, request, || Ok(next))
     }
@@ -272,7 +272,7 @@ impl Partner for Flood {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let next = match self.left {
             0 => Next::Nothing,
             left => {
@@ -416,8 +416,20 @@ impl Gauge {
 }
 
 impl TransportClass for Gauge {
-    fn entry(&self) -> ModuleEntry {
-        self.inner.entry()
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn summary(&self) -> &'static str {
+        self.inner.summary()
+    }
+
+    fn doc(&self) -> &'static str {
+        self.inner.doc()
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        self.inner.options()
     }
 
     fn facts(&self) -> DatagramFacts {
@@ -428,7 +440,7 @@ impl TransportClass for Gauge {
         self.inner.is_datagram()
     }
 
-    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd> {
+    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
         self.inner.dial(peer, options)
     }
 
@@ -438,7 +450,7 @@ impl TransportClass for Gauge {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> PartnerResult<Box<dyn Partner>> {
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         let inner = self.inner.partner(socket, end, options, keys)?;
         let watch = lock(&self.watch).clone().unwrap_or_else(|| Arc::new(|_, _, _| ()));
         watch(Passing::Begin, sys::clock::boot_ns(), 0);
@@ -459,11 +471,11 @@ fn created(record: &Body) -> u64 {
 }
 
 impl Partner for Gauged {
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         self.inner.open(template, attributes)
     }
 
-    fn close(&mut self, flow: FlowKey) -> PartnerResult {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         self.inner.close(flow)
     }
 
@@ -476,7 +488,7 @@ impl Partner for Gauged {
         Ok(pushed)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         let pulled = self.inner.pull(flow, request)?;
         if let Pulled::Message(_, record) = &pulled {
             (self.watch)(Passing::In(record.body.len()), sys::clock::boot_ns(), created(&record.body));
@@ -484,7 +496,7 @@ impl Partner for Gauged {
         Ok(pulled)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.inner.ctl(flow, operation)
     }
 

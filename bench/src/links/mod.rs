@@ -12,7 +12,7 @@ mod stages;
 use crate::measure::{Times, median};
 use crate::setting::Failure;
 use clap::Args;
-use contract::{Body, Format, Half, Message, Site, StageResult, Time};
+use contract::{Body, Format, Half, Message, Site, StageError, Time};
 use judge::judge;
 use modules::process::{Process, SharedRun};
 use modules::registry;
@@ -293,7 +293,10 @@ fn table(
 fn direct(stages: usize, size: usize) -> Result<f64, Failure> {
     let text = vec!["null"; stages].join(" | ");
     let pipeline = Pipeline::parse(&text, registry::pairs(), Origin::Local)?;
-    let mut make = |used: &PairUse, half: Half, format: &Format| -> StageResult<Box<dyn contract::Link>> {
+    let mut make = |used: &PairUse,
+                    half: Half,
+                    format: &Format|
+     -> Result<Box<dyn contract::Link>, StageError> {
         Ok(Box::new(::links::Direct::new(used.pair.half(half, &used.options, format, &Site::default())?)))
     };
     let mut chain = Chain::source(&pipeline, &Format::Bytes, &mut make)?;

@@ -52,6 +52,22 @@ fn assert_locked(worker: u32) {
     assert!(status().contains("Seccomp:\t2") && status().contains("NoNewPrivs:\t1"), "{}", status());
 }
 
+/// Checks that a process has a session of its own, no controlling terminal, no standard descriptor of its broker, and no
+/// capability.
+#[track_caller]
+fn assert_without_terminal(worker: u32) {
+    let stat = fs::read_to_string(format!("/proc/{worker}/stat")).unwrap();
+    // After the name (`proc_pid_stat(5)`): state, parent, group, session, terminal.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    assert_eq!(fields[2..5], [worker.to_string().as_str(), &worker.to_string(), "0"], "{stat}");
+    let errors = fs::read_link(format!("/proc/{worker}/fd/2")).unwrap();
+    assert!(errors.to_string_lossy().starts_with("pipe:"), "{errors:?}");
+    let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+    }
+}
+
 #[test]
 fn workers_are_locked_and_end_with_their_broker() {
     let scratch = Scratch::new();
@@ -60,7 +76,10 @@ fn workers_are_locked_and_end_with_their_broker() {
     let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", &output]);
     attach.wait("attached");
     let workers = [&share, &attach].map(|service| worker_of(&service.child));
-    workers.into_iter().for_each(assert_locked);
+    for worker in workers {
+        assert_locked(worker);
+        assert_without_terminal(worker);
+    }
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
     for worker in workers {
         assert!(!fs::exists(format!("/proc/{worker}")).unwrap(), "{worker} outlives its broker");

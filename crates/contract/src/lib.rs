@@ -28,18 +28,16 @@ pub use feedback::Feedback;
 pub use format::Format;
 pub use link::{Input, Link};
 pub use message::{Attributes, Message};
-pub use options::{
-    ModuleEntry, OptionError, OptionKind, OptionSpec, Options, Scope, Value, agreed, local, parse_value,
-};
+pub use options::{OptionError, OptionKind, OptionSpec, Options, Scope, Value, parse_value};
 pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError,
-    PartnerResult, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, SAVED_STATE_BYTES_MAX,
-    TraceCtl, TraceReport, TransportCtl,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError, Progress,
+    Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, SAVED_STATE_BYTES_MAX, TraceCtl, TraceReport,
+    TransportCtl,
 };
 pub use service_error::ServiceError;
 pub use site::{Secret, Shared, Site};
-pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError, StageResult};
+pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};
 pub use time::{Offset, Time};
 pub use transport::{DatagramFacts, End, SealKeys, TransportClass};
 pub use wire::control::{FlowClass, FlowDirection};

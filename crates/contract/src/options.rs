@@ -75,39 +75,6 @@ pub struct OptionSpec {
     pub doc: &'static str,
 }
 
-/// Declares an option that both hosts agree on.
-pub const fn agreed(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Agreed, doc }
-}
-
-/// Declares an option that only this host may set.
-pub const fn local(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
-/// The entry of a module in the table of its kind. Help, checks and completion derive from it.
-#[derive(Debug, Clone, Copy)]
-pub struct ModuleEntry {
-    /// The name: of a pair in a pipeline, before the colon of a device, before the `://` of a transport.
-    pub name: &'static str,
-    /// One line of help.
-    pub summary: &'static str,
-    /// The full documentation in Markdown.
-    pub doc: &'static str,
-    /// The options.
-    pub options: &'static [OptionSpec],
-}
-
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {

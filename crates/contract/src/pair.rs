@@ -1,8 +1,6 @@
 //! Pairs of stages, one half on each side of the network.
 
-use crate::{
-    Format, Message, ModuleEntry, OptionSpec, Options, Outbox, Port, Site, Stage, StageResult, Time,
-};
+use crate::{Format, Message, OptionSpec, Options, Outbox, Port, Site, Stage, StageError, Time};
 use std::fmt;
 
 /// One of the two halves of a pair.
@@ -66,23 +64,22 @@ pub struct Promises {
 
 /// A pair of stages: one row in the table of the `stages` crate.
 pub trait Pair: Sync {
-    /// Name, help and options. A pipeline may give the first option without its name.
-    fn entry(&self) -> ModuleEntry;
-
     /// The name used in a pipeline.
-    fn name(&self) -> &'static str {
-        self.entry().name
-    }
-
-    /// The options.
-    fn options(&self) -> &'static [OptionSpec] {
-        self.entry().options
-    }
+    fn name(&self) -> &'static str;
 
     /// The version of the format between the halves. It rises with every incompatible change.
     fn version(&self) -> u16 {
         1
     }
+
+    /// One line of help.
+    fn summary(&self) -> &'static str;
+
+    /// The full documentation in Markdown.
+    fn doc(&self) -> &'static str;
+
+    /// The options. A pipeline may give the first one without its name.
+    fn options(&self) -> &'static [OptionSpec];
 
     /// The effects that the pair may have on a flow.
     fn promises(&self, options: &Options) -> Promises;
@@ -132,10 +129,10 @@ pub trait Pair: Sync {
     }
 
     /// Makes the transforming half. `format` enters it.
-    fn source(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
+    fn source(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
 
     /// Makes the undoing half. `format` leaves it.
-    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
 
     /// Makes one half.
     fn half(
@@ -144,7 +141,7 @@ pub trait Pair: Sync {
         options: &Options,
         format: &Format,
         site: &Site,
-    ) -> StageResult<Box<dyn Stage>> {
+    ) -> Result<Box<dyn Stage>, StageError> {
         match half {
             Half::Source => self.source(options, format, site),
             Half::Sink => self.sink(options, format, site),
@@ -158,7 +155,13 @@ pub trait Pair: Sync {
 pub struct PassThrough;
 
 impl Stage for PassThrough {
-    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         out.send(port, message);
         Ok(())
     }

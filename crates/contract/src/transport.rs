@@ -1,6 +1,6 @@
 //! Transports: network modules. A transport is a partner whose messages are whole records.
 
-use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerResult, Secret};
+use crate::{OptionSpec, Options, Partner, PartnerError, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -36,18 +36,17 @@ pub enum End {
 /// Its messages are records: each body is whole and starts with a `wire::RecordHeader`; `created` is unused.
 /// The broker opens the socket and exchanges the preamble; the partner then drives the connected socket.
 pub trait TransportClass: Sync {
-    /// Name, help and options.
-    fn entry(&self) -> ModuleEntry;
-
     /// The name before `://`.
-    fn name(&self) -> &'static str {
-        self.entry().name
-    }
+    fn name(&self) -> &'static str;
+
+    /// One line of help.
+    fn summary(&self) -> &'static str;
+
+    /// The full documentation in Markdown.
+    fn doc(&self) -> &'static str;
 
     /// The options.
-    fn options(&self) -> &'static [OptionSpec] {
-        self.entry().options
-    }
+    fn options(&self) -> &'static [OptionSpec];
 
     /// The faults that it allows.
     fn facts(&self) -> DatagramFacts;
@@ -57,7 +56,7 @@ pub trait TransportClass: Sync {
     fn is_datagram(&self) -> bool;
 
     /// Opens a socket towards `peer`, before the preamble. It connects in the background.
-    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd>;
+    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError>;
 
     /// Makes the partner that moves records over a connected socket, after the preamble. Records are encrypted
     /// with `keys`, or not at all without them.
@@ -67,5 +66,5 @@ pub trait TransportClass: Sync {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> PartnerResult<Box<dyn Partner>>;
+    ) -> Result<Box<dyn Partner>, PartnerError>;
 }

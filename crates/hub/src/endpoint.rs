@@ -16,7 +16,7 @@ mod tests;
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use ring::{CAPACITY_MAX, Consumer, EndpointRing, Item, Producer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -234,7 +234,7 @@ impl Endpoint {
         }
     }
 
-    fn check(&self, flow: FlowKey) -> PartnerResult {
+    fn check(&self, flow: FlowKey) -> Result<(), PartnerError> {
         match self.is_open && (flow == FLOW || flow == FlowKey::DEFAULT) {
             true => Ok(()),
             false => Err(PartnerError::NoFlow(flow)),
@@ -254,7 +254,7 @@ impl Drop for Endpoint {
 }
 
 impl Partner for Endpoint {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         self.is_open = true;
         if template.direction == Direction::In {
             self.class = template.class;
@@ -262,7 +262,7 @@ impl Partner for Endpoint {
         Ok(FLOW)
     }
 
-    fn close(&mut self, flow: FlowKey) -> PartnerResult {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
         self.check(flow)?;
         self.is_open = false;
         Ok(())
@@ -295,7 +295,7 @@ impl Partner for Endpoint {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> Result<Pulled, PartnerError> {
         self.check(flow)?;
         let mut slot = std::mem::take(&mut self.slot);
         let answer = slot.answer(FLOW, pull, || {
@@ -312,7 +312,7 @@ impl Partner for Endpoint {
         answer
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         self.check(flow)?;
         match operation {
             Ctl::Flush => Ok(CtlReply::Done),

@@ -12,7 +12,7 @@ use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, PartnerResult, Pushed, Site, Time, local,
+    OptionSpec, Partner, PartnerError, Pushed, Scope, Site, Time,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -39,25 +39,34 @@ const BURST: usize = 64;
 
 /// Options of the policy `copy`.
 static OPTIONS: [OptionSpec; 4] = [
-    local(
-        "ways",
-        OptionKind::Integer { min: 1, max: WAYS_MAX },
-        "8",
-        "hosts at once; a pair that divides the flow says it itself",
-    ),
-    local("queue", OptionKind::Integer { min: 1, max: 65_536 }, "64", "messages that wait for each host"),
-    local(
-        "slow",
-        OptionKind::Choice(&["wait", "drop"]),
-        "wait",
-        "a host too slow for a reliable flow: the others wait for it, or it loses the newest",
-    ),
-    local(
-        "patience",
-        OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(86_400) },
-        "10s",
-        "how long the others wait for a host that takes nothing at all; then it loses the device",
-    ),
+    OptionSpec {
+        name: "ways",
+        kind: OptionKind::Integer { min: 1, max: WAYS_MAX },
+        default: "8",
+        scope: Scope::Local,
+        doc: "hosts at once; a pair that divides the flow says it itself",
+    },
+    OptionSpec {
+        name: "queue",
+        kind: OptionKind::Integer { min: 1, max: 65_536 },
+        default: "64",
+        scope: Scope::Local,
+        doc: "messages that wait for each host",
+    },
+    OptionSpec {
+        name: "slow",
+        kind: OptionKind::Choice(&["wait", "drop"]),
+        default: "wait",
+        scope: Scope::Local,
+        doc: "a host too slow for a reliable flow: the others wait for it, or it loses the newest",
+    },
+    OptionSpec {
+        name: "patience",
+        kind: OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(86_400) },
+        default: "10s",
+        scope: Scope::Local,
+        doc: "how long the others wait for a host that takes nothing at all; then it loses the device",
+    },
 ];
 
 /// The number of hosts that can use a device at the same time.
@@ -479,7 +488,7 @@ impl Loop {
         self.clients.values_mut().for_each(|client| client.fail(error));
     }
 
-    fn turn(&mut self) -> PartnerResult<bool> {
+    fn turn(&mut self) -> Result<bool, PartnerError> {
         let Some(device) = self.device.as_mut() else { return Ok(false) };
         let mut again = false;
         if let Some(forward) = self.forward.as_mut() {
@@ -491,7 +500,7 @@ impl Loop {
     }
 
     /// Forwards the owner's messages to the device; drops those of other clients.
-    fn forward_input(&mut self) -> PartnerResult<bool> {
+    fn forward_input(&mut self) -> Result<bool, PartnerError> {
         let Some(device) = self.device.as_mut() else { return Ok(false) };
         let mut again = false;
         for (number, client) in &mut self.clients {
@@ -529,7 +538,7 @@ impl Loop {
         Ok(again)
     }
 
-    fn flush(&mut self) -> PartnerResult {
+    fn flush(&mut self) -> Result<(), PartnerError> {
         if let Some(device) = self.device.as_mut().filter(|_| self.unflushed) {
             self.unflushed = flow::types::flush(Some(device))?;
         }
@@ -585,7 +594,7 @@ struct Keys {
     back: Option<FlowKey>,
 }
 
-fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
+fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> Result<Keys, PartnerError> {
     let mut keys = Keys { forward: None, back: None };
     for offer in flows {
         let (key, direction) = match offer.direction {

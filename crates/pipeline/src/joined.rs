@@ -197,16 +197,24 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, ModuleEntry, Options, PassThrough, Promises, Site, Stage, StageResult};
+    use contract::{Format, OptionSpec, Options, PassThrough, Promises, Site, Stage, StageError};
     use proptest::prelude::*;
 
     struct TestPair(&'static str, Shape);
 
     impl Pair for TestPair {
-        fn entry(&self) -> ModuleEntry {
-            ModuleEntry { name: self.0, summary: "", doc: "", options: &[] }
+        fn name(&self) -> &'static str {
+            self.0
         }
-
+        fn summary(&self) -> &'static str {
+            ""
+        }
+        fn doc(&self) -> &'static str {
+            ""
+        }
+        fn options(&self) -> &'static [OptionSpec] {
+            &[]
+        }
         fn promises(&self, _: &Options) -> Promises {
             Promises::default()
         }
@@ -216,10 +224,10 @@ mod tests {
         fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
             Ok(format.clone())
         }
-        fn source(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+        fn source(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
             Ok(Box::new(PassThrough))
         }
-        fn sink(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+        fn sink(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
             Ok(Box::new(PassThrough))
         }
     }

@@ -23,12 +23,20 @@ struct TestPair {
 }
 
 impl Pair for TestPair {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry { name: self.name, summary: "", doc: "", options: self.options }
+    fn name(&self) -> &'static str {
+        self.name
     }
-
     fn version(&self) -> u16 {
         self.version
+    }
+    fn summary(&self) -> &'static str {
+        ""
+    }
+    fn doc(&self) -> &'static str {
+        ""
+    }
+    fn options(&self) -> &'static [OptionSpec] {
+        self.options
     }
     fn promises(&self, _: &Options) -> Promises {
         self.promises
@@ -51,10 +59,10 @@ impl Pair for TestPair {
             false => Ok(()),
         }
     }
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok((self.make)(options, Half::Source))
     }
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok((self.make)(options, Half::Sink))
     }
 }
@@ -168,7 +176,13 @@ struct Letter {
 }
 
 impl Stage for Letter {
-    fn handle(&mut self, port: Port, mut message: Message, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         match self.half {
             Half::Source => message.body.push_front(&[self.letter]),
             Half::Sink => match message.body.take_front() {
@@ -179,7 +193,7 @@ impl Stage for Letter {
         out.send(port, message);
         Ok(())
     }
-    fn handle_gap(&mut self, _: Port, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle_gap(&mut self, _: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         out.control(vec![self.letter]);
         Ok(())
     }
@@ -203,7 +217,7 @@ impl Hold {
 }
 
 impl Stage for Hold {
-    fn handle(&mut self, _: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, _: Port, message: Message, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         if message.body.is_empty() {
             out.drop_counted("empty", 1);
             return Ok(());
@@ -215,7 +229,7 @@ impl Stage for Hold {
         }
         Ok(())
     }
-    fn handle_end(&mut self, _: Port, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.give(out);
         Ok(())
     }
@@ -225,7 +239,7 @@ impl Stage for Hold {
     fn held(&self) -> usize {
         self.held.len()
     }
-    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.give(out);
         Ok(())
     }
@@ -236,12 +250,12 @@ struct Gate {
 }
 
 impl Stage for Gate {
-    fn handle(&mut self, port: Port, message: Message, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, port: Port, message: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.open = self.open.saturating_sub(1);
         out.send(port, message);
         Ok(())
     }
-    fn handle_control(&mut self, _: &[u8], _: Time, _: &mut Outbox) -> StageResult {
+    fn handle_control(&mut self, _: &[u8], _: Time, _: &mut Outbox) -> Result<(), StageError> {
         self.open += 1;
         Ok(())
     }
@@ -259,7 +273,7 @@ fn refused(text: &str, origin: Origin) -> (String, String) {
     (error.problem.clone(), error.text[error.place].into())
 }
 
-fn direct(used: &PairUse, half: Half, format: &Format) -> StageResult<Box<dyn Link>> {
+fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, StageError> {
     let stage = used.pair.half(half, &used.options, format, &Site::default())?;
     Ok(Box::new(links::Direct::new(stage)))
 }
@@ -565,13 +579,13 @@ fn reports_are_in_source_order() {
 struct Later(std::collections::VecDeque<Message>);
 
 impl Link for Later {
-    fn hand(&mut self, input: Input<'_>, _: Time, _: &mut Outbox) -> StageResult {
+    fn hand(&mut self, input: Input<'_>, _: Time, _: &mut Outbox) -> Result<(), StageError> {
         if let Input::Message(_, message) = input {
             self.0.push_back(message);
         }
         Ok(())
     }
-    fn collect(&mut self, _: Time, out: &mut Outbox) -> StageResult {
+    fn collect(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.0.drain(..).for_each(|message| out.send(Port::MAIN, message));
         Ok(())
     }
@@ -591,7 +605,7 @@ impl Link for Later {
 
 #[test]
 fn output_of_slow_links_is_collected() {
-    let mut make = |used: &PairUse, half, format: &Format| -> StageResult<Box<dyn Link>> {
+    let mut make = |used: &PairUse, half, format: &Format| -> Result<Box<dyn Link>, StageError> {
         match used.pair.name() {
             "null" => Ok(Box::new(Later(Default::default()))),
             _ => direct(used, half, format),

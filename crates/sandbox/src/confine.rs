@@ -1,5 +1,5 @@
 //! Confinement of modules and workers: removes permissions from the calling process, with `landlock(7)`,
-//! `seccomp(2)` and resource limits.
+//! `seccomp(2)`, `capabilities(7)` and resource limits.
 //!
 //! A launcher (`outboard confined`) calls [`confine`] and then executes the module's program. The module keeps its
 //! descriptors 0 to 3 and can use them to communicate. Otherwise:
@@ -11,12 +11,18 @@
 //! | other processes | starts, traces, signals and inspects none | the same, and executes no program |
 //! | memory | private writable memory up to a limit (`RLIMIT_DATA`); no shared memory | no limit |
 //! | administration (mounts, namespaces, kernel modules, BPF, keys, `io_uring`) | none | none |
+//! | capabilities of root | with landlock, it may read the files of other users that landlock permits | none |
+//! | terminals | types nothing into one, and owns no signals of one | the same |
+//! | calls newer than [`NEWEST_CALL`] | do not exist | do not exist |
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, PathFdError,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare, SeccompCondition,
     SeccompFilter, SeccompRule, TargetArch, apply_filter, sock_filter,
@@ -105,6 +111,12 @@ pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineE
         None if confinement.is_required => return Err(ConfineError::NoLandlock),
         None => {}
     }
+    // A program of another user can be in a directory that only its owner and this capability can read.
+    let kept = match sys::process::landlock_version() {
+        Some(_) => CapabilitySet::DAC_READ_SEARCH,
+        None => CapabilitySet::empty(),
+    };
+    drop_capabilities(kept).map_err(|error| ConfineError::Limit("capabilities", error))?;
     forbidden()
         .map_err(Into::into)
         .and_then(restrict_calls)
@@ -122,6 +134,7 @@ pub fn lock_up() -> Result<Option<String>, ConfineError> {
             "this kernel has no landlock, or it is off: workers are locked up by seccomp alone".to_string(),
         ),
     };
+    drop_capabilities(CapabilitySet::empty()).map_err(|error| ConfineError::Limit("capabilities", error))?;
     let filter = locked().map_err(Into::into).and_then(restrict_calls);
     let seccomp = filter.err().map(|error| {
         format!(
@@ -152,6 +165,25 @@ fn deny_all() -> Result<(), RulesetError> {
         .scope(Scope::from_all(ABI::V6))?;
     ruleset.create()?.restrict_self()?;
     Ok(())
+}
+
+/// Gives up all capabilities of this thread but `kept`.
+fn drop_capabilities(kept: CapabilitySet) -> std::io::Result<()> {
+    let own = capabilities(None)?;
+    let left = own.permitted & kept;
+    // A service manager may forbid the call to a process that has nothing to give up.
+    if left == own.permitted && own.inheritable.is_empty() {
+        return Ok(());
+    }
+    // A process without capabilities may not change its bounding set, and needs not.
+    if own.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().difference(left).iter() {
+            // An older kernel does not know the newest capabilities.
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+    }
+    let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
+    Ok(set_capabilities(None, sets)?)
 }
 
 fn limit(memory_bytes: u64) -> Result<(), ConfineError> {
@@ -265,21 +297,22 @@ fn restrict_calls(rules: Rules) -> Result<(), Box<dyn std::error::Error>> {
     // A filter cannot read the flags of `clone3`. If it does not exist, libraries use `clone`.
     let unknown = Rules::from([(libc::SYS_clone3, Vec::new())]);
     apply_filter(&filter(unknown, libc::ENOSYS)?)?;
-    #[cfg(target_arch = "x86_64")]
-    apply_filter(&no_second_table())?;
+    apply_filter(&no_newer_calls())?;
     apply_filter(&filter(rules, libc::EPERM)?)?;
     Ok(())
 }
 
-/// Rejects the x32 numbers: they name the same calls, and a filter by number would miss them.
-#[cfg(target_arch = "x86_64")]
-fn no_second_table() -> BpfProgram {
-    const FIRST: u32 = 0x4000_0000;
+/// The newest call that these lists consider, `mseal` of Linux 6.10. Newer calls do not exist for a confined process.
+pub const NEWEST_CALL: i64 = libc::SYS_mseal;
+
+/// Rejects calls newer than [`NEWEST_CALL`], and the x32 numbers (from 0x4000_0000): they name the same calls as
+/// others, and a filter by number would miss them.
+fn no_newer_calls() -> BpfProgram {
     const LOAD_NUMBER: sock_filter = sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 };
-    const SKIP_IF_BELOW: sock_filter = sock_filter { code: 0x35, jt: 0, jf: 1, k: FIRST };
-    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32 };
+    const SKIP_IF_ABOVE: sock_filter = sock_filter { code: 0x25, jt: 0, jf: 1, k: NEWEST_CALL as u32 };
+    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32 };
     let allow = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
-    vec![LOAD_NUMBER, SKIP_IF_BELOW, refuse, allow]
+    vec![LOAD_NUMBER, SKIP_IF_ABOVE, refuse, allow]
 }
 
 /// Rules for a worker: those for a module, and no calls with file names, and no programs. A worker may accept
@@ -312,12 +345,48 @@ fn forbidden() -> Result<Rules, seccompiler::BackendError> {
     let mut mapped = when(3, Length::Dword, Compare::MaskedEq(shared), shared)?;
     mapped.extend(when(3, Length::Dword, Compare::MaskedEq(growing), growing)?);
     rules.insert(libc::SYS_mmap, mapped);
+    // Datagrams to a name or an address, and connections made by the first data.
+    let flags = |argument| {
+        let fast_open = libc::MSG_FASTOPEN as u64;
+        when(argument, Length::Dword, Compare::MaskedEq(fast_open), fast_open)
+    };
+    let mut addressed = when(4, Length::Qword, Compare::Ne, 0)?;
+    addressed.extend(flags(3)?);
+    rules.insert(libc::SYS_sendto, addressed);
+    rules.insert(libc::SYS_sendmsg, flags(2)?);
+    rules.insert(libc::SYS_sendmmsg, flags(3)?);
+    let datagrams = libc::SOCK_DGRAM as u64;
+    // The bits of a type below its flags.
+    rules.insert(libc::SYS_socketpair, when(1, Length::Dword, Compare::MaskedEq(0xf), datagrams)?);
+    let any_of = |argument: u8, values: &[u64]| -> Result<Vec<SeccompRule>, _> {
+        let mut rules = Vec::new();
+        for value in values {
+            rules.extend(when(argument, Length::Dword, Compare::Eq, *value)?);
+        }
+        Ok::<_, seccompiler::BackendError>(rules)
+    };
+    rules.insert(libc::SYS_fcntl, any_of(1, SIGNALLING_FCNTLS)?);
+    rules.insert(libc::SYS_ioctl, any_of(1, TERMINAL_IOCTLS)?);
     // A process may read its own limits.
     let not_own = SeccompCondition::new(0, Length::Dword, Compare::Ne, own)?;
     let not_zero = SeccompCondition::new(0, Length::Dword, Compare::Ne, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![not_own, not_zero])?]);
     Ok(rules)
 }
+
+/// Numbers that `libc` lacks (`asm-generic/fcntl.h`, `asm-generic/sockios.h`).
+const F_SETSIG: u64 = 10;
+const F_SETOWN_EX: u64 = 15;
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+
+/// Commands of `fcntl(2)` that send signals to other processes, or watch a directory.
+const SIGNALLING_FCNTLS: &[u64] =
+    &[libc::F_SETOWN as u64, F_SETSIG, F_SETOWN_EX, libc::F_NOTIFY as u64, libc::F_SETLEASE as u64];
+
+/// Commands of `ioctl(2)` that type into a terminal, take one over, or send signals (`ioctl_tty(2)`, `socket(7)`).
+const TERMINAL_IOCTLS: &[u64] =
+    &[libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSCTTY, libc::TIOCSPGRP, libc::TIOCCONS, FIOSETOWN, SIOCSPGRP];
 
 /// Calls that no module needs.
 const FORBIDDEN: &[i64] = &[
@@ -401,9 +470,29 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_syslog,
     libc::SYS_fanotify_init,
     libc::SYS_inotify_init1,
+    libc::SYS_adjtimex,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_nfsservctl,
+    libc::SYS_personality,
+    libc::SYS_quotactl_fd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_inotify_init,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_kexec_file_load,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_uselib,
     // File operations that landlock does not cover.
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
@@ -417,6 +506,8 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_chmod,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_lchown,
     #[cfg(target_arch = "x86_64")]
@@ -512,6 +603,10 @@ mod tests {
             refused(
                 rustix::process::pidfd_open(init, rustix::process::PidfdFlags::empty()).unwrap_err().into(),
             );
+            let CapabilitySets { effective, permitted, .. } = capabilities(None).unwrap();
+            assert_eq!((effective, permitted), (CapabilitySet::empty(), CapabilitySet::empty()));
+            rustix::fs::fcntl_getfl(&file).expect("an allowed command of `fcntl`");
+            refused(rustix::process::ioctl_tiocsctty(&file).unwrap_err().into());
             file.read_exact(&mut [0; 10]).unwrap();
             pair.0.write_all(b"x").unwrap();
             pair.1.read_exact(&mut [0]).unwrap();
@@ -526,7 +621,8 @@ mod tests {
 
     /// A Python module that tries operations. Each line of output begins with `yes` or `no`.
     const PROBE: &str = r#"
-import mmap, os, socket, struct, sys, threading
+import ctypes, errno, fcntl, mmap, os, socket, struct, sys, termios, threading
+libc = ctypes.CDLL(None, use_errno=True)
 def tried(operation, attempt):
     try: attempt(); print("yes", operation)
     except BaseException: print("no", operation)
@@ -547,6 +643,27 @@ tried("signal its parent", lambda: os.kill(os.getppid(), 0))
 tried("open a socket", lambda: socket.socket())
 tried("open a local socket", lambda: socket.socket(socket.AF_UNIX))
 tried("start a process", lambda: os.fork())
+tried("open a pair for datagrams", lambda: socket.socketpair(type=socket.SOCK_DGRAM))
+def capability():
+    sets = (ctypes.c_uint32 * 6)()
+    libc.capget((ctypes.c_uint32 * 2)(0x20080522, 0), sets)
+    # It may keep the right to read the files of other users, bit 2.
+    assert (sets[0] | sets[1]) & ~4 or sets[3] | sets[4]
+tried("have a capability", capability)
+def called(function, *arguments):
+    ctypes.set_errno(0)
+    assert function(*arguments) != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
+tried("type into a terminal", lambda: called(libc.ioctl, 0, termios.TIOCSTI, b"x"))
+tried("take a terminal over", lambda: called(libc.ioctl, 0, termios.TIOCSCTTY, 0))
+tried("redirect signals", lambda: called(libc.fcntl, 0, fcntl.F_SETOWN, os.getppid()))
+tried("send to an address", lambda: called(libc.sendto, 0, b"x", 1, 0, b"address", 7))
+tried("connect by sending", lambda: called(libc.sendto, 0, b"x", 1, 0x20000000, None, 0))
+tried("set the clock", lambda: called(libc.adjtimex, bytes(208)))
+tried("watch files", lambda: called(libc.inotify_init))
+tried("change a mode by a newer call", lambda: called(libc.syscall, 452, -100, b"/nowhere", 0, 0))
+tried("change attributes by a newer call", lambda: called(libc.syscall, 463, -100, b"/nowhere", 0, b"x", None, 0))
+tried("use a call that nobody knows", lambda: called(libc.syscall, 700))
+tried("use a call of the second table", lambda: called(libc.syscall, 0x40000000 + 39))
 tried("take much memory", lambda: bytearray(200 << 20))
 tried("share memory", lambda: mmap.mmap(-1, 4096))
 "#;
@@ -596,7 +713,7 @@ tried("share memory", lambda: mmap.mmap(-1, 4096))
         let expected =
             ["read itself", "read libraries", "read what is named", "start a thread", "take memory"];
         assert_eq!(allowed, expected, "{text}");
-        assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 12, "{text}");
+        assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 25, "{text}");
     }
 
     #[test]

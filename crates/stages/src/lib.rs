@@ -75,7 +75,7 @@ mod tap;
 mod track;
 mod varint;
 
-use contract::Pair;
+use contract::{OptionKind, OptionSpec, Pair, Scope};
 
 /// All pairs.
 pub static PAIRS: &[&dyn Pair] = &[
@@ -106,10 +106,20 @@ pub static PAIRS: &[&dyn Pair] = &[
     &track::Track,
 ];
 
+/// An option that both hosts agree on: name, kind, default, help.
+const fn agreed(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Agreed, doc }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, OptionSpec, Options, Scope};
+    use contract::{Format, Options};
     use pipeline::{Origin, Pipeline};
     use std::collections::BTreeSet;
 
@@ -129,7 +139,7 @@ mod tests {
             for OptionSpec { name, default, .. } in pair.options() {
                 let default = if default.is_empty() { "none".into() } else { format!("`{default}`") };
                 let row = format!("| `{name}` | {default} |");
-                assert!(pair.entry().doc.contains(&row), "{}: its doc.md has no row {row}", pair.name());
+                assert!(pair.doc().contains(&row), "{}: its doc.md has no row {row}", pair.name());
             }
         }
     }

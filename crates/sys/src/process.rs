@@ -8,8 +8,8 @@ use std::process::{Child, Command};
 /// The first descriptor number after the standard ones.
 const FIRST: RawFd = 3;
 
-/// Starts `command` with the descriptors `given`, numbered from 3. The kernel kills the program when the thread
-/// that started it exits (`PR_SET_PDEATHSIG(2const)`).
+/// Starts `command` with the descriptors `given`, numbered from 3, in a session of its own, without a terminal (`setsid(2)`).
+/// The kernel kills the program when the thread that started it exits (`PR_SET_PDEATHSIG(2const)`).
 pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Child> {
     // The pipe that reports a failed start must not use one of the target numbers.
     let end = FIRST + given.len() as RawFd;
@@ -35,6 +35,8 @@ pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Chil
             // SAFETY: as above.
             check(unsafe { libc::dup2(*number, place) })?;
         }
+        // SAFETY: as above.
+        check(unsafe { libc::setsid() })?;
         // SAFETY: as above.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
         // SAFETY: as above.

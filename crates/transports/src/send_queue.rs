@@ -1,8 +1,6 @@
 //! The bounded queue of records that wait for the socket.
 
-use contract::{
-    Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, PartnerResult, local,
-};
+use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, Scope};
 use std::collections::VecDeque;
 use wire::RecordHeader;
 
@@ -27,24 +25,27 @@ pub(crate) struct QueueLimits {
 }
 
 /// Options that every transport has.
-pub(crate) const MAX: OptionSpec = local(
-    "max",
-    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    "64MiB",
-    "largest body of a record, bytes; a peer that announces a larger one is disconnected",
-);
-pub(crate) const OUTBOX: OptionSpec = local(
-    "outbox",
-    OptionKind::Integer { min: 1, max: 1 << 20 },
-    "1024",
-    "capacity of the send queue, records",
-);
-pub(crate) const OUTBOX_BYTES: OptionSpec = local(
-    "outbox_bytes",
-    OptionKind::Size { min: 1, max: 1 << 30 },
-    "4MiB",
-    "capacity of the send queue, bytes; it always accepts one record",
-);
+pub(crate) const MAX: OptionSpec = OptionSpec {
+    name: "max",
+    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    default: "64MiB",
+    scope: Scope::Local,
+    doc: "largest body of a record, bytes; a peer that announces a larger one is disconnected",
+};
+pub(crate) const OUTBOX: OptionSpec = OptionSpec {
+    name: "outbox",
+    kind: OptionKind::Integer { min: 1, max: 1 << 20 },
+    default: "1024",
+    scope: Scope::Local,
+    doc: "capacity of the send queue, records",
+};
+pub(crate) const OUTBOX_BYTES: OptionSpec = OptionSpec {
+    name: "outbox_bytes",
+    kind: OptionKind::Size { min: 1, max: 1 << 30 },
+    default: "4MiB",
+    scope: Scope::Local,
+    doc: "capacity of the send queue, bytes; it always accepts one record",
+};
 
 impl QueueLimits {
     /// Reads [`OUTBOX`] and [`OUTBOX_BYTES`].
@@ -109,7 +110,7 @@ impl<Note> SendQueue<Note> {
 
 /// Checks that a message is one record: its header announces the length of its body, and the body has at most
 /// `body_bytes_max` bytes.
-pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> PartnerResult {
+pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> Result<(), PartnerError> {
     let wrong = |problem: String| Err(PartnerError::Message(problem));
     let Some(header) = message.body.peek_front::<{ RecordHeader::BYTES }>() else {
         return wrong(format!("{} bytes are too short for a record header", message.body.len()));

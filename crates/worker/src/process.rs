@@ -9,7 +9,9 @@ use super::report::{emit_report, parse_report};
 use super::turns::Turns;
 use super::{Command, Report};
 use contract::ServiceError;
+use rustix::io::{read, retry_on_intr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use sandbox::{confine, is_sandbox_required};
 use session::Limits;
 use std::env;
@@ -26,6 +28,8 @@ use sys::poller::Poller;
 const STOP: Duration = Duration::from_secs(6);
 /// Time that a worker gets to exit after it closed its line.
 const END: Duration = Duration::from_millis(50);
+/// Most text of an exited worker that its broker reports.
+const LAST_WORDS_BYTES_MAX: usize = 400;
 /// A busy loop checks for commands once in so many turns.
 const TURNS: u32 = 16;
 /// Environment variables that a partner reads, in addition to those of a sandboxed module.
@@ -44,6 +48,8 @@ pub fn run_in_processes(program: PathBuf) {
 pub(super) struct Process {
     line: Line,
     child: Child,
+    /// Standard error of the worker. A worker has no terminal: it could type commands into one.
+    errors: OwnedFd,
     turns: Turns,
 }
 
@@ -57,8 +63,15 @@ impl Process {
     pub(super) fn start(name: &str, limits: &Limits) -> io::Result<Process> {
         let program = PROGRAM.get().ok_or(io::ErrorKind::Unsupported)?;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Neither end waits: a worker that writes much loses some of it.
+        let (errors, written) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let mut command = Program::new(program);
-        command.arg0("outboard").args(["worker", name]).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg0("outboard")
+            .args(["worker", name])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(written);
         let kept = ENVIRONMENT.iter().filter_map(|name| Some(((*name).into(), env::var_os(name)?)));
         command.env_clear().envs(confine::environment().into_iter().chain(kept));
         let child = sys::process::start_with(&mut command, vec![theirs])?;
@@ -66,7 +79,7 @@ impl Process {
         let begin = Begin { limits: limits.clone(), requires_lock: is_sandbox_required() };
         let _ = line.put(&begin.emit(), Vec::new());
         line.flush()?;
-        Ok(Process { line, child, turns: Turns::new(Instant::now()) })
+        Ok(Process { line, child, errors, turns: Turns::new(Instant::now()) })
     }
 
     /// Returns the processor time that the process has used, nanoseconds.
@@ -107,10 +120,22 @@ impl Process {
         if !self.line.has_ended() {
             return None;
         }
-        Some(match self.reap(END) {
+        let end = match self.reap(END) {
             Some(status) => described(status),
             None => "closed its line to the broker".into(),
+        };
+        Some(match self.last_words() {
+            words if words.is_empty() => end,
+            words => format!("{end} and wrote: {words}"),
         })
+    }
+
+    /// Returns the beginning of the text that the worker wrote to standard error, in one line.
+    fn last_words(&self) -> String {
+        let mut bytes = vec![0; LAST_WORDS_BYTES_MAX];
+        let count = retry_on_intr(|| read(&self.errors, &mut bytes[..])).unwrap_or(0);
+        let words = String::from_utf8_lossy(&bytes[..count]);
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     pub(super) fn register(&self, poller: &mut Poller) {

@@ -1,7 +1,7 @@
 //! The suite must fail for pairs that break their promises. Each pair here breaks one.
 
 use super::*;
-use contract::{ModuleEntry, Site};
+use contract::{OptionSpec, Site};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,10 +25,18 @@ enum Flaw {
 struct Flawed(Flaw);
 
 impl Pair for Flawed {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry { name: "flawed", summary: "breaks its word", doc: "", options: &[] }
+    fn name(&self) -> &'static str {
+        "flawed"
     }
-
+    fn summary(&self) -> &'static str {
+        "breaks its word"
+    }
+    fn doc(&self) -> &'static str {
+        ""
+    }
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
     fn promises(&self, _: &Options) -> Promises {
         Promises {
             may_delay: matches!(self.0, Flaw::KeepsItAtTheEnd | Flaw::NeverHasRoomAgain),
@@ -38,10 +46,10 @@ impl Pair for Flawed {
     fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
         Ok(format.clone())
     }
-    fn source(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Marks))
     }
-    fn sink(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match self.0 {
             Flaw::NeverHasRoomAgain => Box::new(Narrow(0)),
             flaw => Box::new(Sink { flaw, count: 0, kept: None, spins: None }),
@@ -53,7 +61,7 @@ impl Pair for Flawed {
 struct Marks;
 
 impl Stage for Marks {
-    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         m.body.push_front(b"mark");
         out.send(port, m);
         Ok(())
@@ -68,7 +76,7 @@ struct Sink {
 }
 
 impl Stage for Sink {
-    fn handle(&mut self, port: Port, mut m: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, port: Port, mut m: Message, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         if self.flaw == Flaw::PanicsOnShortBodies {
             assert_eq!(m.body.take_front::<4>().unwrap(), *b"mark");
             out.send(port, m);
@@ -109,7 +117,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         if self.flaw != Flaw::KeepsItAtTheEnd
             && let Some(kept) = self.kept.take()
         {
@@ -122,7 +130,7 @@ impl Stage for Sink {
         self.spins
     }
 
-    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         if self.flaw != Flaw::SpinsOnTimeouts {
             self.spins = None;
             if let Some(kept) = self.kept.take() {
@@ -137,7 +145,7 @@ impl Stage for Sink {
 struct Narrow(u64);
 
 impl Stage for Narrow {
-    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.0 += 1;
         m.body.take_front::<4>();
         out.send(port, m);

@@ -6,10 +6,10 @@
 
 use super::node::Node;
 use super::properties::Properties;
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Flows, OUT};
 use contract::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +23,8 @@ use wire::formats::evdev::Update;
 pub(super) struct NodePartner {
     descriptor: Arc<OwnedFd>,
     node: Arc<Mutex<Node>>,
+    flows: Flows,
+    slot: PullSlot,
     responder: Option<Responder>,
 }
 
@@ -36,23 +38,22 @@ struct Responder {
 
 impl NodePartner {
     /// Creates a partner on an existing, non-blocking node.
-    pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<FlowPartner<Self>> {
+    pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<Self> {
         let descriptor = Arc::new(descriptor);
-        let out = properties.has_feedback().then_some(Format::Evdev);
+        let flows = Flows::new(properties.has_feedback(), true);
         let has_effects = properties.effects_max > 0;
         let node = Arc::new(Mutex::new(Node::new(descriptor.clone(), properties)?));
         let responder = match has_effects {
             true => Some(Responder::start(descriptor.clone(), node.clone())?),
             false => None,
         };
-        let partner = NodePartner { descriptor, node, responder };
-        Ok(FlowPartner::new(partner, out, Some(Format::Evdev)))
+        Ok(NodePartner { descriptor, node, flows, slot: PullSlot::default(), responder })
     }
 
     /// Drops all messages that were not pulled.
-    fn drop_queue(&self, slot: &mut PullSlot) {
-        lock(&self.node).drop_queue(slot.is_held().into());
-        *slot = PullSlot::default();
+    fn drop_queue(&mut self) {
+        lock(&self.node).drop_queue(self.slot.is_held().into());
+        self.slot = PullSlot::default();
     }
 
     fn failed(&self, operation: &str, error: io::Error) -> PartnerError {
@@ -108,25 +109,29 @@ fn respond(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &
     }
 }
 
-impl Endpoint for NodePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+impl Partner for NodePartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let flow = self.flows.open(template, &Format::Evdev)?;
         if template.direction == Direction::Out {
             let mut node = lock(&self.node);
             node.is_feedback_open = true;
             node.request_snapshot();
         }
-        Ok(())
+        Ok(flow)
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        if direction == Direction::Out {
-            self.drop_queue(slot);
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        if self.flows.close(flow)? == Direction::Out {
+            self.drop_queue();
             lock(&self.node).is_feedback_open = false;
         }
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         let update = match Update::parse(message.body.as_slice()) {
             Ok(update) => update,
             Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
@@ -138,21 +143,28 @@ impl Endpoint for NodePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
         if let Some(responder) = &self.responder {
             // Clearing before the queue is read keeps later signals.
             responder.queued.clear();
         }
-        let next = lock(&self.node).next();
-        let next = next.map_err(|error| self.failed("reading", error))?;
-        Ok(next.map_or(Next::Nothing, Next::Message))
+        let node = &self.node;
+        let pulled = self.slot.answer(OUT, request, || {
+            Ok(match lock(node).next()? {
+                Some(message) => Next::Message(message),
+                None => Next::Nothing,
+            })
+        });
+        pulled.map_err(|error: io::Error| self.failed("reading", error))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.drop_queue(slot);
+                self.drop_queue();
                 lock(&self.node).request_snapshot();
                 Ok(CtlReply::Done)
             }
@@ -166,10 +178,13 @@ impl Endpoint for NodePartner {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         match (direction, &self.responder) {
             (Direction::In, _) => Readiness::now(),
-            (Direction::Out, _) if lock(&self.node).has_next() => Readiness::now(),
+            (Direction::Out, _) if self.slot.is_held() || lock(&self.node).has_next() => Readiness::now(),
             (Direction::Out, Some(responder)) => {
                 Readiness::descriptor(responder.queued.as_fd(), Interest::Read)
             }

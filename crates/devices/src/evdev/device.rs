@@ -17,10 +17,10 @@ use super::frames::{Assembled, Assembler, Queue};
 use super::kernel::{effect_to_kernel, to_format, to_kernel};
 use super::properties::Properties;
 use super::state::{State, neutral};
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Flows, OUT};
 use contract::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Report, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
+    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Report, Time,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -49,8 +49,10 @@ enum Grab {
 pub(super) struct DevicePartner {
     node: OwnedFd,
     properties: Properties,
+    flows: Flows,
     assembler: Assembler,
     queue: Queue,
+    slot: PullSlot,
     needs_snapshot: bool,
     is_gone: bool,
     grab: Grab,
@@ -91,16 +93,17 @@ impl Counts {
 
 impl DevicePartner {
     /// Creates a partner on a non-blocking event node that uses the boot clock.
-    pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> FlowPartner<Self> {
+    pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> Self {
         // If the device is gone already, the first pull reports it.
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
         let limit = options.count("queue");
-        let into = properties.has_feedback().then_some(Format::Evdev);
-        let partner = DevicePartner {
+        DevicePartner {
+            flows: Flows::new(true, properties.has_feedback()),
             properties,
             node,
             assembler: Assembler::default(),
             queue: Queue::new(options.count("merge_after").min(limit), limit),
+            slot: PullSlot::default(),
             needs_snapshot: false,
             is_gone: false,
             grab: if options.text("grab") == "auto" { Grab::Idle } else { Grab::Off },
@@ -110,8 +113,7 @@ impl DevicePartner {
             effects: BTreeMap::new(),
             batch: Vec::new(),
             counts: Counts::default(),
-        };
-        FlowPartner::new(partner, Some(Format::Evdev), into)
+        }
     }
 
     fn gone(&self) -> PartnerError {
@@ -125,8 +127,19 @@ impl DevicePartner {
         }
     }
 
+    fn next(&mut self) -> Result<Next, PartnerError> {
+        if !self.is_gone {
+            self.fill()?;
+        }
+        match self.queue.pop() {
+            Some((created, update)) => Ok(Next::Message(Message::new(created, update.to_bytes()))),
+            None if self.is_gone => Err(self.gone()),
+            None => Ok(Next::Nothing),
+        }
+    }
+
     /// Reads the kernel's events into the queue, and a snapshot if one is needed.
-    fn fill(&mut self) -> PartnerResult {
+    fn fill(&mut self) -> Result<(), PartnerError> {
         let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.needs_snapshot) {
             true => self.take_snapshot(),
             false => Ok(()),
@@ -232,9 +245,9 @@ impl DevicePartner {
     }
 
     /// Drops all messages that were not pulled.
-    fn drop_queue(&mut self, slot: &mut PullSlot) {
-        self.counts.dropped += u64::from(slot.is_held()) + self.queue.clear();
-        *slot = PullSlot::default();
+    fn drop_queue(&mut self) {
+        self.counts.dropped += u64::from(self.slot.is_held()) + self.queue.clear();
+        self.slot = PullSlot::default();
     }
 
     /// Discards the kernel's events. Returns their number.
@@ -394,21 +407,22 @@ fn unless_refused<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+impl Partner for DevicePartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let flow = self.flows.open(template, &Format::Evdev)?;
         if template.direction == Direction::Out {
             self.needs_snapshot = true;
             if self.grab == Grab::Idle {
                 self.grab = Grab::Waiting;
             }
         }
-        Ok(())
+        Ok(flow)
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        match direction {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match self.flows.close(flow)? {
             Direction::Out => {
-                self.drop_queue(slot);
+                self.drop_queue();
                 self.release_grab();
                 Ok(())
             }
@@ -419,7 +433,10 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         match Update::parse(message.body.as_slice()) {
             Err(error) => Err((PartnerError::Message(error.to_string()), message)),
             Ok(update) => match self.apply(update) {
@@ -429,22 +446,20 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
-        if !self.is_gone {
-            self.fill()?;
-        }
-        match self.queue.pop() {
-            Some((created, update)) => Ok(Next::Message(Message::new(created, update.to_bytes()))),
-            None if self.is_gone => Err(self.gone()),
-            None => Ok(Next::Nothing),
-        }
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || self.next());
+        self.slot = slot;
+        answer
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.drop_queue(slot);
+                self.drop_queue();
                 self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
@@ -459,8 +474,11 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
-        let is_ready = !self.queue.is_empty() || self.needs_snapshot || self.is_gone;
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
+        let is_ready = self.slot.is_held() || !self.queue.is_empty() || self.needs_snapshot || self.is_gone;
         match direction {
             Direction::In => Readiness::now(),
             Direction::Out if is_ready => Readiness::now(),

@@ -26,7 +26,7 @@ pub use properties::Properties;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::DevicePartner;
 use std::ffi::CString;
@@ -48,36 +48,42 @@ pub struct Evdev;
 pub struct Uinput;
 
 static EVDEV_OPTIONS: [OptionSpec; 3] = [
-    local(
-        "grab",
-        OptionKind::Choice(&["auto", "on", "off"]),
-        "auto",
-        "hide the device's events from this host. auto: while an application is attached; on: from the start",
-    ),
-    local(
-        "merge_after",
-        OptionKind::Integer { min: 0, max: 65536 },
-        "64",
-        "queued frames above which motion is merged",
-    ),
-    local(
-        "queue",
-        OptionKind::Integer { min: 1, max: 65536 },
-        "1024",
-        "capacity of the queue, frames; when it is full, a snapshot replaces them",
-    ),
+    OptionSpec {
+        name: "grab",
+        kind: OptionKind::Choice(&["auto", "on", "off"]),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "hide the device's events from this host. auto: while an application is attached; on: from the start",
+    },
+    OptionSpec {
+        name: "merge_after",
+        kind: OptionKind::Integer { min: 0, max: 65536 },
+        default: "64",
+        scope: Scope::Local,
+        doc: "queued frames above which motion is merged",
+    },
+    OptionSpec {
+        name: "queue",
+        kind: OptionKind::Integer { min: 1, max: 65536 },
+        default: "1024",
+        scope: Scope::Local,
+        doc: "capacity of the queue, frames; when it is full, a snapshot replaces them",
+    },
 ];
 
 static UINPUT_OPTIONS: [OptionSpec; 0] = [];
 
 impl DeviceClass for Evdev {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "evdev",
-            summary: "a keyboard, mouse, touchpad or gamepad of this host",
-            doc: include_str!("device.md"),
-            options: &EVDEV_OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "evdev"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a keyboard, mouse, touchpad or gamepad of this host"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("device.md")
     }
 
     fn target(&self) -> &'static str {
@@ -90,6 +96,10 @@ impl DeviceClass for Evdev {
 
     fn application(&self) -> &'static str {
         "uinput"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &EVDEV_OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {
@@ -157,13 +167,16 @@ impl Evdev {
 }
 
 impl DeviceClass for Uinput {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "uinput",
-            summary: "an input device on this host that copies an `evdev` of the device host",
-            doc: include_str!("application.md"),
-            options: &UINPUT_OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "uinput"
+    }
+
+    fn summary(&self) -> &'static str {
+        "an input device on this host that copies an `evdev` of the device host"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("application.md")
     }
 
     fn target(&self) -> &'static str {
@@ -172,6 +185,10 @@ impl DeviceClass for Uinput {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &UINPUT_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -4,15 +4,15 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Flows, OUT};
 use crate::plain::{self, os};
 use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter, now,
 };
 use contract::{
-    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate,
-    Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError, PartnerResult,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
+    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
+    FlowTemplate, Format, Interest, Message, Next, Opened, OptionSpec, Partner, PartnerError, Pull, PullSlot,
+    Pulled, Pushed, Readiness, RecoveryCtl, Role,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
@@ -24,13 +24,16 @@ pub struct Exec;
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 
 impl DeviceClass for Exec {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "exec",
-            summary: "a program: its output flows out, the flow in is its input",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a program: its output flows out, the flow in is its input"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -39,6 +42,10 @@ impl DeviceClass for Exec {
 
     fn has_role(&self, _role: Role) -> bool {
         true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -63,14 +70,14 @@ impl DeviceClass for Exec {
         let own = |end| Channel::own(end).map_err(|error| os(format!("preparing {name}"), error, None));
         let (program, input) = Program::new(control)
             .map_err(|error| os(format!("requesting the input of {name}"), error, None))?;
-        let partner = ExecPartner {
+        Ok(Box::new(ExecPartner {
             reader: StreamReader::new(name.clone(), own(output)?, framing),
             writer: StreamWriter::new(name.clone(), own(input)?, framing),
-            is_out_open: false,
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
             program,
             name,
-        };
-        Ok(Box::new(FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))))
+        }))
     }
 }
 
@@ -78,13 +85,14 @@ impl DeviceClass for Exec {
 struct ExecPartner {
     reader: StreamReader,
     writer: StreamWriter,
-    is_out_open: bool,
+    flows: Flows,
+    slot: PullSlot,
     program: Program,
     name: String,
 }
 
 /// Returns true if the program has exited with status 0, an error if it has exited otherwise.
-fn has_ended(program: &mut Program, name: &str) -> PartnerResult<bool> {
+fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
     let failure = match program.outcome() {
         None => return Ok(false),
         Some(Outcome::Status(0)) => return Ok(true),
@@ -97,50 +105,49 @@ fn has_ended(program: &mut Program, name: &str) -> PartnerResult<bool> {
 
 impl ExecPartner {
     /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
-    fn discard_output(&mut self) -> PartnerResult {
-        if !self.is_out_open {
+    fn discard_output(&mut self) -> Result<(), PartnerError> {
+        if !self.flows.is_open(Direction::Out) {
             while let Next::Message(_) = self.reader.next(now())? {}
         }
         Ok(())
     }
 }
 
-impl Endpoint for ExecPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.is_out_open |= template.direction == Direction::Out;
-        Ok(())
+impl Partner for ExecPartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Bytes)
     }
 
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
-        match direction {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match self.flows.close(flow)? {
             Direction::In => {
                 let closed = self.writer.close();
                 self.program.close_input();
                 closed
             }
-            Direction::Out => {
-                self.is_out_open = false;
-                Ok(())
-            }
+            Direction::Out => Ok(()),
         }
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.discard_output() {
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In).and_then(|()| self.discard_output()) {
             Ok(()) => self.writer.push(message),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        match self.reader.next(now)? {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let (reader, program, name) = (&mut self.reader, &mut self.program, &self.name);
+        self.slot.answer(OUT, request, || match reader.next(now())? {
             // The flow ends with the program, which may close its output earlier.
-            Next::End if !has_ended(&mut self.program, &self.name)? => Ok(Next::Nothing),
+            Next::End if !has_ended(program, name)? => Ok(Next::Nothing),
             next => Ok(next),
-        }
+        })
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
@@ -171,9 +178,13 @@ impl Endpoint for ExecPartner {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         let exit = Some((self.program.as_fd(), Interest::Read));
         match direction {
+            Direction::Out if self.slot.is_held() => Readiness::now(),
             Direction::Out if self.reader.has_ended() && self.program.has_outcome() => Readiness::never(),
             Direction::Out if self.reader.has_ended() => {
                 Readiness { descriptors: [exit, None], ..Readiness::never() }
@@ -184,7 +195,7 @@ impl Endpoint for ExecPartner {
                     true => Readiness { descriptors: [exit, None], ..Readiness::never() },
                     false => self.writer.readiness(),
                 };
-                if !readiness.now && !self.is_out_open {
+                if !readiness.now && !self.flows.is_open(Direction::Out) {
                     readiness.descriptors[1] = self.reader.readiness().descriptors[0];
                 }
                 readiness

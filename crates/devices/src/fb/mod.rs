@@ -10,8 +10,8 @@ mod tests;
 use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing, Opened,
+    OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -23,23 +23,33 @@ use std::path::Path;
 pub struct Fb;
 
 static OPTIONS: [OptionSpec; 2] = [
-    local(
-        "rate",
-        OptionKind::Number { min: 0.0, max: 1000.0 },
-        "60",
-        "comparisons per second; 0: whenever the path takes a picture",
-    ),
-    local("whole", OptionKind::Flag, "false", "send whole pictures, even if only a part changed"),
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::Number { min: 0.0, max: 1000.0 },
+        default: "60",
+        scope: Scope::Local,
+        doc: "comparisons per second; 0: whenever the path takes a picture",
+    },
+    OptionSpec {
+        name: "whole",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "send whole pictures, even if only a part changed",
+    },
 ];
 
 impl DeviceClass for Fb {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "fb",
-            summary: "a framebuffer: a file with the pixels of a screen",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "fb"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a framebuffer: a file with the pixels of a screen"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -52,6 +62,10 @@ impl DeviceClass for Fb {
 
     fn application(&self) -> &'static str {
         "window"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

@@ -6,8 +6,7 @@ pub(crate) mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
-    Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -18,12 +17,13 @@ pub struct File;
 
 const OPTIONS: &[OptionSpec] = &[
     FRAME_OPTION,
-    local(
-        "append",
-        OptionKind::Flag,
-        "false",
-        "as an application: append to the file instead of truncating it",
-    ),
+    OptionSpec {
+        name: "append",
+        kind: OptionKind::Flag,
+        default: "false",
+        scope: Scope::Local,
+        doc: "as an application: append to the file instead of truncating it",
+    },
     MAX_OPTION,
 ];
 
@@ -46,13 +46,16 @@ pub(crate) fn open(path: &str, role: Role, append: bool) -> Result<OwnedFd, Devi
 }
 
 impl DeviceClass for File {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "file",
-            summary: "a file or a FIFO: read to its end as a device, written as an application",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a file or a FIFO: read to its end as a device, written as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -61,6 +64,10 @@ impl DeviceClass for File {
 
     fn has_role(&self, _role: Role) -> bool {
         true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(

@@ -9,8 +9,8 @@ mod writer;
 use crate::stream::{Channel, StreamPartner};
 use crate::{plain, y4m};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
-    Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
+    Scope,
 };
 use reader::Reader;
 use writer::Writer;
@@ -20,29 +20,34 @@ use writer::Writer;
 pub struct Mjpeg;
 
 const OPTIONS: &[OptionSpec] = &[
-    local(
-        "rate",
-        OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
-        "auto",
-        "as a device: images per second; auto: 25; 0: as fast as the path takes them",
-    ),
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "as a device: images per second; auto: 25; 0: as fast as the path takes them",
+    },
     y4m::LOOP_OPTION,
-    local(
-        "max",
-        OptionKind::Size { min: 1 << 10, max: 60 << 20 },
-        "16MiB",
-        "as a device: most bytes of an image",
-    ),
+    OptionSpec {
+        name: "max",
+        kind: OptionKind::Size { min: 1 << 10, max: 60 << 20 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "as a device: most bytes of an image",
+    },
 ];
 
 impl DeviceClass for Mjpeg {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "mjpeg",
-            summary: "a stream of JPEG images in a file, a FIFO or a pipe, as cameras write them",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "mjpeg"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a stream of JPEG images in a file, a FIFO or a pipe, as cameras write them"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -55,6 +60,10 @@ impl DeviceClass for Mjpeg {
 
     fn application(&self) -> &'static str {
         "mjpeg"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -3,13 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::Flows;
 use crate::plain;
 use crate::stream::now;
 use contract::{
-    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message,
-    ModuleEntry, Next, Opened, Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report,
-    Role, Time,
+    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
+    FlowTemplate, Format, Message, Opened, OptionSpec, Partner, PartnerError, Pull, Pulled, Pushed,
+    Readiness, Report, Role, Time,
 };
 
 /// The class `null`.
@@ -17,13 +17,16 @@ use contract::{
 pub struct Null;
 
 impl DeviceClass for Null {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "null",
-            summary: "discards and counts messages, as an application; ends at once, as a device",
-            doc: include_str!("doc.md"),
-            options: &[],
-        }
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn summary(&self) -> &'static str {
+        "discards and counts messages, as an application; ends at once, as a device"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -34,15 +37,18 @@ impl DeviceClass for Null {
         true
     }
 
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let description = plain::description(spec, plain::forward_flow(), "null");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
-        let format = |role| (opened.role == role).then_some(Format::Bytes);
-        let partner = NullPartner { arrivals: Arrivals::default(), has_ended: false };
-        Ok(Box::new(FlowPartner::new(partner, format(Role::Device), format(Role::Application))))
+        let flows = Flows::new(opened.role == Role::Device, opened.role == Role::Application);
+        Ok(Box::new(NullPartner { flows, arrivals: Arrivals::default(), has_ended: false }))
     }
 }
 
@@ -86,22 +92,38 @@ impl Arrivals {
 
 #[derive(Debug)]
 struct NullPartner {
+    flows: Flows,
     arrivals: Arrivals,
     has_ended: bool,
 }
 
-impl Endpoint for NullPartner {
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        self.arrivals.count(message.body.len(), now());
-        Ok(Pushed::Taken)
+impl Partner for NullPartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &Format::Bytes)
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In) {
+            Ok(()) => {
+                self.arrivals.count(message.body.len(), now());
+                Ok(Pushed::Taken)
+            }
+            Err(error) => Err((error, message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
         self.has_ended = true;
-        Ok(Next::End)
+        Ok(Pulled::End)
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(self.arrivals.report())),
@@ -109,10 +131,10 @@ impl Endpoint for NullPartner {
         }
     }
 
-    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
-        match self.has_ended {
-            true => Readiness::never(),
-            false => Readiness::now(),
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) && !self.has_ended {
+            true => Readiness::now(),
+            false => Readiness::never(),
         }
     }
 }

@@ -5,15 +5,15 @@ mod motion;
 mod tests;
 mod video;
 
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Flows, OUT};
 use crate::null::Arrivals;
 use crate::plain;
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass, FlowKey,
-    FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options, Partner,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Role, Time, local,
+    Attributes, Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass,
+    FlowKey, FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Options, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Scope, Time,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -25,38 +25,50 @@ use wire::formats::video::{Header, SIDE_MAX};
 #[derive(Debug)]
 pub struct Pattern;
 
+const fn option(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
 const SIDE: OptionKind = OptionKind::Integer { min: 1, max: SIDE_MAX as i64 };
 
 const OPTIONS: &[OptionSpec] = &[
-    local("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "format of the messages"),
-    local("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "size of a message with format=bytes"),
-    local(
+    option("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "format of the messages"),
+    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "size of a message with format=bytes"),
+    option(
         "rate",
         OptionKind::Number { min: 0.0, max: 1e7 },
         "62.5",
         "messages a second; 0: as fast as they are pulled",
     ),
-    local(
+    option(
         "stamped",
         OptionKind::Flag,
         "false",
         "with format=bytes, the creation time follows the message's number",
     ),
-    local("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
-    local("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
-    local("width", SIDE, "640", "width of a picture, pixels"),
-    local("height", SIDE, "480", "height of a picture, pixels"),
-    local("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "pixel format of a picture"),
+    option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
+    option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
+    option("width", SIDE, "640", "width of a picture, pixels"),
+    option("height", SIDE, "480", "height of a picture, pixels"),
+    option("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "pixel format of a picture"),
 ];
 
 impl DeviceClass for Pattern {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "pattern",
-            summary: "synthetic messages at an exact rate, as a device; checks them, as an application",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "pattern"
+    }
+
+    fn summary(&self) -> &'static str {
+        "synthetic messages at an exact rate, as a device; checks them, as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -65,6 +77,10 @@ impl DeviceClass for Pattern {
 
     fn has_role(&self, _role: Role) -> bool {
         true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -91,39 +107,37 @@ impl DeviceClass for Pattern {
         let format = format(options);
         let scene = || Scene::new(options).map_err(|problem| wrong_scene(&opened.spec, problem));
         Ok(match opened.role {
-            Role::Device => {
-                let source = Source {
-                    generator: match format {
-                        Format::Motion => Generator::Motion(Cap::new(content.seed, nominal(rate_hz))),
-                        Format::Video => {
-                            let scene = scene()?;
-                            let pool = Pool::new(scene.size(), 8);
-                            Generator::Video(scene, pool)
-                        }
-                        _ => Generator::Bytes(content, Pool::new(content.size, 32)),
-                    },
-                    format: format.clone(),
-                    rate_hz,
-                    count: Some(options.integer("count") as u64).filter(|count| *count > 0),
-                    start: None,
-                    generated: 0,
-                    needs_snapshot: false,
-                    replaced: 0,
-                    has_ended: false,
-                };
-                Box::new(FlowPartner::new(source, Some(format), None))
-            }
-            Role::Application => {
-                let checker = Checker {
-                    arrivals: Arrivals::default(),
-                    check: match format {
-                        Format::Motion => Check::Motion(Follower::default()),
-                        Format::Video => Check::Video(Sequence::new(scene()?)),
-                        _ => Check::Bytes(Sequence::new(content)),
-                    },
-                };
-                Box::new(FlowPartner::new(checker, None, Some(format)))
-            }
+            Role::Device => Box::new(Source {
+                flows: Flows::new(true, false),
+                slot: PullSlot::default(),
+                generator: match format {
+                    Format::Motion => Generator::Motion(Cap::new(content.seed, nominal(rate_hz))),
+                    Format::Video => {
+                        let scene = scene()?;
+                        let pool = Pool::new(scene.size(), 8);
+                        Generator::Video(scene, pool)
+                    }
+                    _ => Generator::Bytes(content, Pool::new(content.size, 32)),
+                },
+                format,
+                rate_hz,
+                count: Some(options.integer("count") as u64).filter(|count| *count > 0),
+                start: None,
+                generated: 0,
+                needs_snapshot: false,
+                replaced: 0,
+                has_ended: false,
+            }),
+            Role::Application => Box::new(Checker {
+                flows: Flows::new(false, true),
+                arrivals: Arrivals::default(),
+                check: match format {
+                    Format::Motion => Check::Motion(Follower::default()),
+                    Format::Video => Check::Video(Sequence::new(scene()?)),
+                    _ => Check::Bytes(Sequence::new(content)),
+                },
+                format,
+            }),
         })
     }
 }
@@ -237,7 +251,9 @@ impl Generator {
 
 #[derive(Debug)]
 struct Source {
+    flows: Flows,
     format: Format,
+    slot: PullSlot,
     generator: Generator,
     rate_hz: f64,
     count: Option<u64>,
@@ -258,38 +274,56 @@ impl Source {
         let start = self.start.filter(|_| self.rate_hz > 0.0)?;
         Some(start.after(Duration::from_nanos((self.generated as f64 * 1e9 / self.rate_hz) as u64)))
     }
-}
 
-impl Endpoint for Source {
-    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.start.get_or_insert_with(now);
-        Ok(())
-    }
-
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
+    fn next(&mut self, now: Time) -> Next {
         if std::mem::take(&mut self.needs_snapshot)
             && let Some(body) = self.generator.snapshot(self.generated)
         {
-            return Ok(Next::Message(Message::new(now, body)));
+            return Next::Message(Message::new(now, body));
         }
         if self.count.is_some_and(|count| self.generated >= count) {
             self.has_ended = true;
-            return Ok(Next::End);
+            return Next::End;
         }
         let created = match self.due() {
-            Some(due) if due > now => return Ok(Next::Nothing),
+            Some(due) if due > now => return Next::Nothing,
             due => due.unwrap_or(now),
         };
         let body = self.generator.generate(self.generated, created);
         self.generated += 1;
-        Ok(Next::Message(Message::new(created, body)))
+        Next::Message(Message::new(created, body))
+    }
+}
+
+impl Partner for Source {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        let key = self.flows.open(template, &self.format)?;
+        self.start.get_or_insert_with(now);
+        Ok(key)
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Err((PartnerError::NoFlow(flow), message))
+    }
+
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || Ok(self.next(now())));
+        self.slot = slot;
+        answer
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot if self.format == Format::Motion => {
-                self.replaced += u64::from(std::mem::take(slot).is_held());
+                self.replaced += u64::from(std::mem::take(&mut self.slot).is_held());
                 self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
@@ -301,11 +335,12 @@ impl Endpoint for Source {
         }
     }
 
-    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
-        if self.has_ended {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) || self.has_ended {
             return Readiness::never();
         }
-        match self.due().filter(|_| !self.needs_snapshot && self.count != Some(self.generated)) {
+        let has_one = self.slot.is_held() || self.needs_snapshot;
+        match self.due().filter(|_| !has_one && self.count != Some(self.generated)) {
             Some(due) => Readiness::at(due),
             None => Readiness::now(),
         }
@@ -366,12 +401,25 @@ enum Check {
 
 #[derive(Debug)]
 struct Checker {
+    flows: Flows,
+    format: Format,
     arrivals: Arrivals,
     check: Check,
 }
 
-impl Endpoint for Checker {
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+impl Partner for Checker {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &self.format)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         self.arrivals.count(message.body.len(), now());
         match &mut self.check {
             Check::Bytes(sequence) => sequence.check(message.body.as_slice()),
@@ -387,7 +435,12 @@ impl Endpoint for Checker {
         Ok(Pushed::Taken)
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        Err(PartnerError::NoFlow(flow))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {
@@ -409,7 +462,10 @@ impl Endpoint for Checker {
         }
     }
 
-    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
-        Readiness::now()
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match self.flows.names(flow, direction) {
+            true => Readiness::now(),
+            false => Readiness::never(),
+        }
     }
 }

@@ -2,12 +2,13 @@
 
 use super::client::{Changes, Client, ServerEvent, ServerInit};
 use super::pixels::PixelFormat;
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Flows, OUT};
+use crate::stream::now;
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
-    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, Time,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
+    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,6 +54,8 @@ pub(super) struct DevicePartner {
     name: String,
     socket: OwnedFd,
     client: Client,
+    flows: Flows,
+    slot: PullSlot,
     buffer: BytesMut,
     recycler: Recycler,
     due: Due,
@@ -71,16 +74,13 @@ pub(super) struct DevicePartner {
 
 impl DevicePartner {
     /// Makes a partner after the handshake with a server. Requests these encodings.
-    pub(super) fn new(
-        name: String,
-        socket: OwnedFd,
-        init: &ServerInit,
-        encodings: &[i32],
-    ) -> FlowPartner<Self> {
-        let partner = DevicePartner {
+    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit, encodings: &[i32]) -> Self {
+        DevicePartner {
             name,
             socket,
             client: Client::new(init, PixelFormat::NATIVE, encodings),
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
             buffer: BytesMut::with_capacity(READ_BYTES),
             recycler: Recycler::new(BUFFERS_KEPT, BYTES_KEPT),
             due: Due::default(),
@@ -91,8 +91,7 @@ impl DevicePartner {
             may_have_event: false,
             updates: 0,
             read_bytes: 0,
-        };
-        FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer))
+        }
     }
 
     fn gone(&self) -> PartnerError {
@@ -107,7 +106,7 @@ impl DevicePartner {
     }
 
     /// Sends the output. Returns whether all of it was sent.
-    fn write(&mut self) -> PartnerResult<bool> {
+    fn write(&mut self) -> Result<bool, PartnerError> {
         while !self.client.output.is_empty() {
             match sys::net::send(&self.socket, &[IoSlice::new(&self.client.output)]) {
                 Ok(count) => drop(self.client.output.drain(..count)),
@@ -118,7 +117,7 @@ impl DevicePartner {
         Ok(true)
     }
 
-    fn next_message(&mut self, now: Time) -> PartnerResult<Next> {
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
         loop {
             if let Some(message) = self.take_due(now) {
                 return Ok(Next::Message(message));
@@ -154,7 +153,7 @@ impl DevicePartner {
     }
 
     /// Reads from the socket once. Returns whether there were any bytes.
-    fn read(&mut self) -> PartnerResult<bool> {
+    fn read(&mut self) -> Result<bool, PartnerError> {
         self.client.ask();
         self.write()?;
         if self.client.output.len() > UNREAD_BYTES_MAX {
@@ -257,19 +256,28 @@ impl DevicePartner {
     }
 }
 
-impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+impl Partner for DevicePartner {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Video,
+            Direction::In => Format::Viewer,
+        };
+        let key = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
             // The reader of a flow that is opened again does not have the picture.
             self.due = Due::ALL;
             self.client.ask();
             self.write()?;
         }
-        Ok(())
+        Ok(key)
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.write() {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In).and_then(|()| self.write()) {
             Ok(_) if self.client.output.len() > OUTPUT_BYTES_MAX => return Ok(Pushed::Full(message)),
             Ok(_) => {}
             Err(error) => return Err((error, message)),
@@ -284,13 +292,20 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        let next = self.next_message(now);
-        self.may_have_event = matches!(next, Ok(Next::Message(_)));
-        next
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || {
+            let next = self.next(now());
+            self.may_have_event = matches!(next, Ok(Next::Message(_)));
+            next
+        });
+        self.slot = slot;
+        answer
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending }),
             Ctl::Neutral => {
@@ -310,13 +325,16 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         let write = (!self.client.output.is_empty()).then_some((self.socket.as_fd(), Interest::Write));
         match direction {
             Direction::Out => {
                 let is_due = self.has_picture && self.due.picture || self.cursor.is_some() && self.due.cursor;
                 Readiness {
-                    now: is_due || self.may_have_event,
+                    now: self.slot.is_held() || is_due || self.may_have_event,
                     descriptors: [Some((self.socket.as_fd(), Interest::Read)), write],
                     at: None,
                 }

@@ -35,8 +35,8 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake, preferring};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
+    OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -61,44 +61,53 @@ const PASSWORD_FILE_BYTES: u64 = 4096;
 /// The port of display 0.
 const PORT: u16 = 5900;
 
+const fn option(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
 const OPTIONS: &[OptionSpec] = &[
-    local(
+    option(
         "password_file",
         OptionKind::Text { max: 4096 },
         "",
         "a file with the password in its first line, at most eight bytes count; empty: no password",
     ),
-    local(
+    option(
         "anyone",
         OptionKind::Flag,
         "false",
         "as an application: allow viewers on other hosts without a password",
     ),
-    local(
+    option(
         "viewers",
         OptionKind::Integer { min: 1, max: 64 },
         "8",
         "as an application: most viewers at a time; others are refused",
     ),
-    local(
+    option(
         "plain",
         OptionKind::Flag,
         "true",
         "as an application: send uncompressed pixels to viewers that receive them sooner, as measured",
     ),
-    local(
+    option(
         "name",
         OptionKind::Text { max: NAME_BYTES_MAX },
         "",
         "as an application: the desktop name, which viewers show as title; empty: the device's name",
     ),
-    local(
+    option(
         "encoding",
         OptionKind::Choice(&["tight", "zrle", "raw"]),
         "tight",
         "as a device: the preferred encoding of pixels; all are lossless",
     ),
-    local(
+    option(
         "timeout",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
         "10s",
@@ -270,13 +279,16 @@ fn invalid_description(error: wire::WireError) -> DeviceError {
 }
 
 impl DeviceClass for Rfb {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "rfb",
-            summary: "a screen over VNC: a server for any viewer (application), or the screen of any server (device)",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "rfb"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a screen over VNC: a server for any viewer (application), or the screen of any server (device)"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -289,6 +301,10 @@ impl DeviceClass for Rfb {
 
     fn application(&self) -> &'static str {
         "rfb"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

@@ -7,11 +7,11 @@
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Flows, OUT};
 use crate::stream::{Channel, now};
 use contract::{
-    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -34,6 +34,8 @@ pub(crate) struct Terminal {
     slave: OwnedFd,
     /// Removed when the partner is dropped.
     _link: Option<PathLink>,
+    flows: Flows,
+    slot: PullSlot,
     /// Settings that the device side knows.
     known: Settings,
     /// Settings to send.
@@ -115,11 +117,13 @@ impl Terminal {
         slave: OwnedFd,
         link: Option<PathLink>,
         known: Settings,
-    ) -> FlowPartner<Self> {
-        let partner = Terminal {
+    ) -> Self {
+        Terminal {
             line: Line::new(name, master, 1),
             slave,
             _link: link,
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
             known,
             change: None,
             data: None,
@@ -127,12 +131,11 @@ impl Terminal {
             check_at: Time::ZERO,
             last_check: None,
             changes: 0,
-        };
-        FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))
+        }
     }
 
     /// Reads the settings, notes a change, and updates EXTPROC. `is_regular`: a regular check.
-    fn check_settings(&mut self, is_regular: bool) -> PartnerResult {
+    fn check_settings(&mut self, is_regular: bool) -> Result<(), PartnerError> {
         let mut termios = self.termios()?;
         let settings = Settings::from_pty(&termios);
         if settings != self.known {
@@ -154,12 +157,32 @@ impl Terminal {
         Ok(())
     }
 
-    fn termios(&self) -> PartnerResult<Termios> {
+    fn termios(&self) -> Result<Termios, PartnerError> {
         tcgetattr(&self.slave).map_err(|error| self.line.error("reading the settings of", error))
     }
 
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if now >= self.check_at {
+            self.check_at = now.after(CHECK_INTERVAL);
+            self.check_settings(true)?;
+        }
+        // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
+        loop {
+            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
+                self.changes += 1;
+                return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
+            }
+            if let Some(data) = self.data.take() {
+                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
+            }
+            if !self.read()? {
+                return Ok(Next::Nothing);
+            }
+        }
+    }
+
     /// Reads once. Returns false if there was nothing.
-    fn read(&mut self) -> PartnerResult<bool> {
+    fn read(&mut self) -> Result<bool, PartnerError> {
         match self.line.buffer.read(&self.line.channel) {
             Ok(0) => return Err(PartnerError::Gone(self.line.name.clone())),
             Ok(_) => {}
@@ -180,7 +203,7 @@ impl Terminal {
     }
 
     /// Sets the terminal to the port's actual settings.
-    fn show_settings(&mut self, settings: &Settings) -> PartnerResult {
+    fn show_settings(&mut self, settings: &Settings) -> Result<(), PartnerError> {
         self.check_settings(false)?;
         if self.change.is_some() {
             // The application has made a newer change.
@@ -198,7 +221,7 @@ impl Terminal {
     }
 
     /// Returns true if applications have read all data (see [`DRAIN_INTERVAL`]).
-    fn is_drained(&mut self) -> PartnerResult<bool> {
+    fn is_drained(&mut self) -> Result<bool, PartnerError> {
         let last = self.draining.unwrap_or(Draining { check_at: Time::ZERO, was_empty: false });
         if now() < last.check_at {
             return Ok(false);
@@ -210,14 +233,17 @@ impl Terminal {
     }
 }
 
-impl Endpoint for Terminal {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.line.opened(template);
-        Ok(())
+impl Partner for Terminal {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.line.open(&mut self.flows, template)
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.line.write() {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        self.flows.close(flow).map(|_| ())
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In).and_then(|()| self.line.write()) {
             Ok(true) => {}
             Ok(false) => return Ok(Pushed::Full(message)),
             Err(error) => return Err((error, message)),
@@ -236,27 +262,16 @@ impl Endpoint for Terminal {
         }
     }
 
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        if now >= self.check_at {
-            self.check_at = now.after(CHECK_INTERVAL);
-            self.check_settings(true)?;
-        }
-        // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
-        loop {
-            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
-                self.changes += 1;
-                return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
-            }
-            if let Some(data) = self.data.take() {
-                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
-            }
-            if !self.read()? {
-                return Ok(Next::Nothing);
-            }
-        }
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || self.next(now()));
+        self.slot = slot;
+        answer
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush => match self.line.write()? {
                 true => Ok(CtlReply::Done),
@@ -287,9 +302,12 @@ impl Endpoint for Terminal {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         match direction {
-            Direction::Out if self.data.is_some() => Readiness::now(),
+            Direction::Out if self.slot.is_held() || self.data.is_some() => Readiness::now(),
             Direction::Out if self.change.is_some() && self.line.sends_settings() => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.check_at)),
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),

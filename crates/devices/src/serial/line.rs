@@ -1,8 +1,9 @@
 //! The common part of a port and a terminal: reading and writing a descriptor, and encoding messages.
 
 use super::message::SerialMessage;
+use crate::flows::Flows;
 use crate::stream::{Channel, PendingWrite, ReadBuffer};
-use contract::{Body, Direction, FlowTemplate, Format, Message, PartnerError, PartnerResult, Report};
+use contract::{Body, Direction, FlowKey, FlowTemplate, Format, Message, PartnerError, Report};
 use rustix::io::Errno;
 
 /// Size of a read buffer: the size of the kernel's line buffer (`N_TTY_BUF_SIZE`).
@@ -45,8 +46,13 @@ impl Line {
         }
     }
 
-    /// Encodes the opened flow in the format of the template.
-    pub(crate) fn opened(&mut self, template: &FlowTemplate) {
+    /// Opens a flow in the format of the template.
+    pub(crate) fn open(
+        &mut self,
+        flows: &mut Flows,
+        template: &FlowTemplate,
+    ) -> Result<FlowKey, PartnerError> {
+        let key = flows.open(template, &Format::Bytes)?;
         let encoding = match template.format {
             Format::Serial => Encoding::Messages,
             _ => Encoding::PlainBytes,
@@ -55,6 +61,7 @@ impl Line {
             Direction::Out => self.out = encoding,
             Direction::In => self.into = encoding,
         }
+        Ok(key)
     }
 
     /// Returns true if the flow out can carry settings.
@@ -63,7 +70,7 @@ impl Line {
     }
 
     /// Writes as many pending bytes as there is room for. Returns true if none are left.
-    pub(crate) fn write(&mut self) -> PartnerResult<bool> {
+    pub(crate) fn write(&mut self) -> Result<bool, PartnerError> {
         match self.pending.write(&self.channel) {
             Ok(count) => {
                 self.written_bytes += count as u64;
@@ -74,7 +81,7 @@ impl Line {
     }
 
     /// Decodes a pushed message.
-    pub(crate) fn decode(&self, message: &Message) -> PartnerResult<SerialMessage> {
+    pub(crate) fn decode(&self, message: &Message) -> Result<SerialMessage, PartnerError> {
         match self.into {
             Encoding::Messages => SerialMessage::parse(&message.body)
                 .map_err(|error| PartnerError::Message(format!("for {}: {error}", self.name))),

@@ -15,7 +15,7 @@ use crate::stream::Channel;
 use application::{PathLink, Terminal};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use device::Port;
 use rustix::fs::{Access, Mode, OFlags};
@@ -41,17 +41,26 @@ const KEEP: &str = "keep";
 /// Longest path by which a port is found again.
 const IDENTITY_BYTES_MAX: usize = 4096;
 
+const fn option(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
 const OPTIONS: &[OptionSpec] = &[
-    local(
+    option(
         "baud",
         OptionKind::Integer { min: 0, max: u32::MAX as i64 },
         "0",
         "initial speed, bits a second; 0 keeps that of the port",
     ),
-    local("data", OptionKind::Choice(&[KEEP, "5", "6", "7", "8"]), KEEP, "data bits"),
-    local("parity", OptionKind::Choice(&[KEEP, "none", "odd", "even", "mark", "space"]), KEEP, "parity bit"),
-    local("stop", OptionKind::Choice(&[KEEP, "1", "2"]), KEEP, "stop bits"),
-    local("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
+    option("data", OptionKind::Choice(&[KEEP, "5", "6", "7", "8"]), KEEP, "data bits"),
+    option("parity", OptionKind::Choice(&[KEEP, "none", "odd", "even", "mark", "space"]), KEEP, "parity bit"),
+    option("stop", OptionKind::Choice(&[KEEP, "1", "2"]), KEEP, "stop bits"),
+    option("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
 ];
 
 fn flows() -> Vec<FlowOffer> {
@@ -142,13 +151,16 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
 }
 
 impl DeviceClass for Serial {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "serial",
-            summary: "a serial port, with its settings; its application side is `pty`",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "serial"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a serial port, with its settings; its application side is `pty`"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -161,6 +173,10 @@ impl DeviceClass for Serial {
 
     fn application(&self) -> &'static str {
         "pty"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {
@@ -218,13 +234,16 @@ fn listing(port: &Path) -> Option<Listing> {
 }
 
 impl DeviceClass for Pty {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "pty",
-            summary: "a pseudo-terminal that programs open like the serial port of the device host",
-            doc: include_str!("doc.md"),
-            options: &[],
-        }
+    fn name(&self) -> &'static str {
+        "pty"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a pseudo-terminal that programs open like the serial port of the device host"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -233,6 +252,10 @@ impl DeviceClass for Pty {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

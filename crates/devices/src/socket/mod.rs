@@ -6,8 +6,7 @@ mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
-    Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,12 +26,13 @@ const UNIX_OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 const TCP_OPTIONS: &[OptionSpec] = &[
     FRAME_OPTION,
     MAX_OPTION,
-    local(
-        "timeout",
-        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
-        "10s",
-        "time limit for connecting",
-    ),
+    OptionSpec {
+        name: "timeout",
+        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
+        default: "10s",
+        scope: Scope::Local,
+        doc: "time limit for connecting",
+    },
 ];
 
 fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Result<Opened, DeviceError> {
@@ -61,13 +61,16 @@ fn connect_tcp(target: &str, timeout: Duration) -> io::Result<OwnedFd> {
 }
 
 impl DeviceClass for Unix {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "unix",
-            summary: "the bytes of a connection to a local socket",
-            doc: include_str!("doc.md"),
-            options: UNIX_OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "unix"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the bytes of a connection to a local socket"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -76,6 +79,10 @@ impl DeviceClass for Unix {
 
     fn has_role(&self, _role: Role) -> bool {
         true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        UNIX_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -88,13 +95,16 @@ impl DeviceClass for Unix {
 }
 
 impl DeviceClass for Tcp {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "tcp",
-            summary: "the bytes of a TCP connection to a server",
-            doc: include_str!("doc.md"),
-            options: TCP_OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the bytes of a TCP connection to a server"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -103,6 +113,10 @@ impl DeviceClass for Tcp {
 
     fn has_role(&self, _role: Role) -> bool {
         true
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        TCP_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

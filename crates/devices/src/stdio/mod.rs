@@ -7,9 +7,7 @@ use crate::plain::{self, os};
 use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter, reopen,
 };
-use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionSpec, Partner, Role,
-};
+use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The class `stdin`.
@@ -47,13 +45,16 @@ fn channel(opened: Opened) -> Result<Channel, DeviceError> {
 }
 
 impl DeviceClass for Stdin {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "stdin",
-            summary: "standard input, as a device",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "stdin"
+    }
+
+    fn summary(&self) -> &'static str {
+        "standard input, as a device"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -62,6 +63,10 @@ impl DeviceClass for Stdin {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Device
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -76,13 +81,16 @@ impl DeviceClass for Stdin {
 }
 
 impl DeviceClass for Stdout {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "stdout",
-            summary: "standard output, as an application",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "stdout"
+    }
+
+    fn summary(&self) -> &'static str {
+        "standard output, as an application"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -91,6 +99,10 @@ impl DeviceClass for Stdout {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -1,9 +1,6 @@
 //! Framing: converts a byte stream to messages and back. Sans-IO.
 
-use contract::{
-    Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, PartnerResult, Time, Value, local,
-    parse_value,
-};
+use contract::{Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, Scope, Time, Value, parse_value};
 use wire::Container;
 
 /// Framing of a byte stream.
@@ -18,23 +15,31 @@ pub(crate) enum Frame {
 }
 
 /// The option `frame`.
-pub(crate) const FRAME_OPTION: OptionSpec = local(
-    "frame",
-    OptionKind::Text { max: 32 },
-    "chunk(64KiB)",
-    "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`",
-);
+pub(crate) const FRAME_OPTION: OptionSpec = OptionSpec {
+    name: "frame",
+    kind: OptionKind::Text { max: 32 },
+    default: "chunk(64KiB)",
+    scope: Scope::Local,
+    doc: "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`",
+};
 
 /// The option `max`.
-pub(crate) const MAX_OPTION: OptionSpec = local(
-    "max",
-    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    "1MiB",
-    "largest line or container, bytes",
-);
+pub(crate) const MAX_OPTION: OptionSpec = OptionSpec {
+    name: "max",
+    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    default: "1MiB",
+    scope: Scope::Local,
+    doc: "largest line or container, bytes",
+};
 
 /// The size in `chunk(SIZE)`.
-const CHUNK_SIZE: OptionSpec = local("chunk", OptionKind::Size { min: 1, max: 1 << 20 }, "64KiB", "bytes");
+const CHUNK_SIZE: OptionSpec = OptionSpec {
+    name: "chunk",
+    kind: OptionKind::Size { min: 1, max: 1 << 20 },
+    default: "64KiB",
+    scope: Scope::Local,
+    doc: "bytes",
+};
 
 impl Frame {
     /// Reads the value of [`FRAME_OPTION`].
@@ -111,7 +116,7 @@ impl Deframer {
 
     /// Returns the next complete message. Its creation time is `now` unless the framing carries one. After the last
     /// message before a fault, returns the fault on every call.
-    pub(crate) fn next(&mut self, now: Time) -> PartnerResult<Option<Message>> {
+    pub(crate) fn next(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
         let Some(bytes) = self.complete.take().and_then(|length| self.held.split_off_front(length)) else {
             return self.fault.clone().map_or(Ok(None), |fault| Err(PartnerError::Peer(fault)));
         };
@@ -122,7 +127,7 @@ impl Deframer {
 
     /// Returns the last messages after the end of the stream. The last line may lack its newline; a truncated container
     /// is an error.
-    pub(crate) fn end(&mut self, now: Time) -> PartnerResult<Option<Message>> {
+    pub(crate) fn end(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
         match self.next(now)? {
             Some(message) => Ok(Some(message)),
             None if self.held.is_empty() => Ok(None),
@@ -186,7 +191,7 @@ impl Deframer {
 }
 
 /// Converts a message to the bytes of a stream.
-pub(crate) fn enframe(frame: Frame, message: Message) -> PartnerResult<Body> {
+pub(crate) fn enframe(frame: Frame, message: Message) -> Result<Body, PartnerError> {
     let mut body = message.body;
     match frame {
         Frame::Chunk(_) => {}

@@ -21,10 +21,10 @@ pub(crate) use memory::{PendingWrite, ReadBuffer};
 pub(crate) use reader::StreamReader;
 pub(crate) use writer::StreamWriter;
 
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::Flows;
 use contract::{
-    Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -228,7 +228,7 @@ pub(crate) fn now() -> Time {
 /// The half of a partner that messages are pulled out of.
 pub(crate) trait MessageReader: Send {
     /// Returns the next message.
-    fn next(&mut self, now: Time) -> PartnerResult<Next>;
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError>;
 
     /// Returns the readiness for [`MessageReader::next`].
     fn readiness(&self) -> Readiness<'_>;
@@ -240,12 +240,12 @@ pub(crate) trait MessageReader: Send {
     fn ahead(&self) -> u64;
 
     /// Performs [`RecoveryCtl::SaveState`].
-    fn save_state(&self) -> PartnerResult<CtlReply> {
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         Err(UNSUPPORTED)
     }
 
     /// Performs [`RecoveryCtl::RestoreState`].
-    fn restore_state(&mut self, state: &[u8]) -> PartnerResult<CtlReply> {
+    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
         let _ = state;
         Err(UNSUPPORTED)
     }
@@ -259,7 +259,7 @@ pub(crate) trait MessageWriter: Send {
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
     /// Writes pending bytes.
-    fn flush(&mut self) -> PartnerResult<CtlReply>;
+    fn flush(&mut self) -> Result<CtlReply, PartnerError>;
 
     /// Returns the pending write, if another process can resume it.
     fn pending(&mut self) -> Option<&mut PendingWrite> {
@@ -267,7 +267,7 @@ pub(crate) trait MessageWriter: Send {
     }
 
     /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
-    fn resume_write(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn resume_write(&mut self, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match (self.pending(), operation) {
             (Some(pending), Ctl::Recovery(RecoveryCtl::PartialWrite)) => Ok(pending.partial_write()),
             (Some(pending), Ctl::Recovery(RecoveryCtl::Skip(bytes))) => {
@@ -279,10 +279,10 @@ pub(crate) trait MessageWriter: Send {
     }
 
     /// Writes pending bytes, then ends the stream for its reader.
-    fn finish(&mut self) -> PartnerResult<CtlReply>;
+    fn finish(&mut self) -> Result<CtlReply, PartnerError>;
 
     /// Releases the stream. Returns an error if bytes stay unwritten.
-    fn close(&mut self) -> PartnerResult;
+    fn close(&mut self) -> Result<(), PartnerError>;
 
     /// Returns the readiness for [`MessageWriter::push`].
     fn readiness(&self) -> Readiness<'_>;
@@ -294,60 +294,72 @@ pub(crate) trait MessageWriter: Send {
     fn disk_full(&self) -> u64;
 
     /// Performs [`RecoveryCtl::SaveState`].
-    fn save_state(&self) -> PartnerResult<CtlReply> {
+    fn save_state(&self) -> Result<CtlReply, PartnerError> {
         Err(UNSUPPORTED)
     }
 
     /// Performs [`RecoveryCtl::RestoreState`].
-    fn restore_state(&mut self, state: &[u8]) -> PartnerResult<CtlReply> {
+    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
         let _ = state;
         Err(UNSUPPORTED)
     }
 }
 
-/// A reader, a writer, or both, as a partner.
+/// A partner with a reader, a writer, or both.
 #[derive(Debug)]
 pub(crate) struct StreamPartner<R = StreamReader, W = StreamWriter> {
     reader: Option<R>,
     writer: Option<W>,
+    format: Format,
+    flows: Flows,
+    slot: PullSlot,
 }
 
 impl StreamPartner {
     /// Creates a partner of plain bytes.
-    pub(crate) fn new(reader: Option<StreamReader>, writer: Option<StreamWriter>) -> FlowPartner<Self> {
+    pub(crate) fn new(reader: Option<StreamReader>, writer: Option<StreamWriter>) -> Self {
         StreamPartner::of(Format::Bytes, reader, writer)
     }
 }
 
 impl<R: MessageReader, W: MessageWriter> StreamPartner<R, W> {
     /// Creates a partner for messages of this format.
-    pub(crate) fn of(format: Format, reader: Option<R>, writer: Option<W>) -> FlowPartner<Self> {
-        let out = reader.as_ref().map(|_| format.clone());
-        let into = writer.as_ref().map(|_| format);
-        FlowPartner::new(StreamPartner { reader, writer }, out, into)
+    pub(crate) fn of(format: Format, reader: Option<R>, writer: Option<W>) -> Self {
+        let flows = Flows::new(reader.is_some(), writer.is_some());
+        StreamPartner { reader, writer, format, flows, slot: PullSlot::default() }
     }
 }
 
-impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
-        match (direction, &mut self.writer) {
+impl<R: MessageReader, W: MessageWriter> Partner for StreamPartner<R, W> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        self.flows.open(template, &self.format)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match (self.flows.close(flow)?, &mut self.writer) {
             (Direction::In, Some(writer)) => writer.close(),
             _ => Ok(()),
         }
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match &mut self.writer {
-            Some(writer) => writer.push(message),
-            None => Err((UNSUPPORTED, message)),
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match (self.flows.check(flow, Direction::In), &mut self.writer) {
+            (Ok(()), Some(writer)) => writer.push(message),
+            (Err(error), _) => Err((error, message)),
+            (Ok(()), None) => Err((PartnerError::NoFlow(flow), message)),
         }
     }
 
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        self.reader.as_mut().map_or(Err(UNSUPPORTED), |reader| reader.next(now))
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        match &mut self.reader {
+            Some(reader) => self.slot.answer(crate::flows::OUT, request, || reader.next(now())),
+            None => Err(PartnerError::NoFlow(flow)),
+        }
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::flush),
             Ctl::Finish => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::finish),
@@ -383,8 +395,12 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         match direction {
+            Direction::Out if self.slot.is_held() => Readiness::now(),
             Direction::Out => self.reader.as_ref().map_or(Readiness::never(), R::readiness),
             Direction::In => self.writer.as_ref().map_or(Readiness::never(), W::readiness),
         }

@@ -9,12 +9,12 @@
 
 use super::negotiate::{self, PictureOptions};
 use super::properties::Properties;
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Flows, OUT};
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
+    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::io;
@@ -52,7 +52,8 @@ pub(super) struct Camera {
     options: PictureOptions,
     buffers: u32,
     is_private: bool,
-    is_out_open: bool,
+    flows: Flows,
+    slot: PullSlot,
     geometry: Geometry,
     /// The queue of buffers, while the camera is on.
     queue: Option<Queue>,
@@ -87,11 +88,12 @@ impl Camera {
         options: PictureOptions,
         buffers: u32,
         is_private: bool,
-    ) -> FlowPartner<Self> {
-        let camera = Camera {
+    ) -> Self {
+        Camera {
             name,
             node,
-            is_out_open: false,
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
             geometry: properties.geometry,
             properties,
             options,
@@ -104,8 +106,7 @@ impl Camera {
             last_sequence: None,
             pool: Pool::new(0, 0),
             figures: Figures::default(),
-        };
-        FlowPartner::new(camera, Some(Format::Video), Some(Format::Controls))
+        }
     }
 
     fn gone(&self, reason: &str) -> PartnerError {
@@ -120,7 +121,7 @@ impl Camera {
     }
 
     /// Turns the camera on. Returns `false` if it is busy.
-    fn start(&mut self, now: Time) -> PartnerResult<bool> {
+    fn start(&mut self, now: Time) -> Result<bool, PartnerError> {
         if self.busy.is_some_and(|busy| now < busy.retry_at) {
             return Ok(false);
         }
@@ -175,11 +176,31 @@ impl Camera {
     }
 
     fn is_wanted(&self) -> bool {
-        self.is_out_open && !self.is_idle
+        self.flows.is_open(Direction::Out) && !self.is_idle
+    }
+
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
+            return Ok(Next::Nothing);
+        }
+        while let Some(queue) = &self.queue {
+            match queue.take() {
+                Ok(None) => return Ok(Next::Nothing),
+                Ok(Some(frame)) => {
+                    if let Some(message) = self.message(frame) {
+                        self.restarts = 0;
+                        return Ok(Next::Message(message));
+                    }
+                }
+                Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
+                Err(error) => self.restart(error)?,
+            }
+        }
+        Ok(Next::Nothing)
     }
 
     /// Restarts the camera after the driver stopped it: the source has a new size, or there was an error.
-    fn restart(&mut self, error: io::Error) -> PartnerResult {
+    fn restart(&mut self, error: io::Error) -> Result<(), PartnerError> {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
             return Err(self.error("reading", error));
@@ -231,7 +252,7 @@ impl Camera {
         memory.freeze().slice(..bytes)
     }
 
-    fn set(&mut self, settings: &[Setting]) -> PartnerResult {
+    fn set(&mut self, settings: &[Setting]) -> Result<(), PartnerError> {
         for Setting { id, value } in settings {
             let control = self.properties.controls.iter().find(|control| control.info.id == *id);
             let result = match control {
@@ -276,23 +297,28 @@ impl Drop for Camera {
     }
 }
 
-impl Endpoint for Camera {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+impl Partner for Camera {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Video,
+            Direction::In => Format::Controls,
+        };
         self.is_idle = false;
-        self.is_out_open |= template.direction == Direction::Out;
-        Ok(())
+        self.flows.open(template, &format)
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        if direction == Direction::Out {
-            self.is_out_open = false;
-            *slot = PullSlot::default();
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        if self.flows.close(flow)? == Direction::Out {
+            self.slot = PullSlot::default();
             self.stop();
         }
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         let result = match Update::parse(message.body.as_slice()) {
             Ok(Update::Settings(settings)) => self.set(&settings),
             Ok(Update::Wanted(wanted)) => {
@@ -310,27 +336,16 @@ impl Endpoint for Camera {
         }
     }
 
-    fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
-            return Ok(Next::Nothing);
-        }
-        while let Some(queue) = &self.queue {
-            match queue.take() {
-                Ok(None) => return Ok(Next::Nothing),
-                Ok(Some(frame)) => {
-                    if let Some(message) = self.message(frame) {
-                        self.restarts = 0;
-                        return Ok(Next::Message(message));
-                    }
-                }
-                Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
-                Err(error) => self.restart(error)?,
-            }
-        }
-        Ok(Next::Nothing)
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || self.next(now()));
+        self.slot = slot;
+        answer
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             // The neutral state of a camera keeps its settings.
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
@@ -339,10 +354,17 @@ impl Endpoint for Camera {
         }
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         match (direction, &self.queue) {
             (Direction::In, _) => Readiness::now(),
-            (Direction::Out, Some(_)) => Readiness::descriptor(self.node.as_fd(), Interest::Read),
+            (Direction::Out, Some(_)) => Readiness {
+                now: self.slot.is_held(),
+                ..Readiness::descriptor(self.node.as_fd(), Interest::Read)
+            },
+            (Direction::Out, None) if self.slot.is_held() => Readiness::now(),
             (Direction::Out, None) if !self.is_wanted() => Readiness::never(),
             (Direction::Out, None) => match self.busy {
                 Some(busy) => Readiness::at(busy.retry_at),

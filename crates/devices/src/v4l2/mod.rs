@@ -16,7 +16,7 @@ use crate::plain::os;
 use camera::Camera;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
 };
 use discovery::Node;
 use negotiate::PictureOptions;
@@ -30,38 +30,47 @@ use wire::formats::video::Geometry;
 #[derive(Debug)]
 pub struct V4l2;
 
+const fn option(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
 const OPTIONS: &[OptionSpec] = &[
-    local(
+    option(
         "size",
         OptionKind::OrAuto(&OptionKind::Text { max: 11 }),
         "auto",
         "WIDTHxHEIGHT; auto: as the camera is set",
     ),
-    local(
+    option(
         "rate",
         OptionKind::OrAuto(&OptionKind::Number { min: 0.001, max: 10_000.0 }),
         "auto",
         "frames per second; auto: as the camera is set",
     ),
-    local(
+    option(
         "pixels",
         OptionKind::OrAuto(&OptionKind::Choice(&["YUYV", "YU12", "422P", "RGB3", "XR24", "GREY", "MJPG"])),
         "auto",
         "pixel format; auto: as the camera is set, or the first of these that it supports",
     ),
-    local(
+    option(
         "buffers",
         OptionKind::Integer { min: 3, max: 32 },
         "6",
         "as a device: number of frame buffers in the driver",
     ),
-    local(
+    option(
         "set",
         OptionKind::Text { max: 4096 },
         "",
         "as an application: initial settings of the camera: brightness=128, or (brightness=128, hue=0)",
     ),
-    local(
+    option(
         "start",
         OptionKind::Choice(&["demand", "always"]),
         "demand",
@@ -70,13 +79,16 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 impl DeviceClass for V4l2 {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "v4l2",
-            summary: "a camera; as an application a v4l2loopback node that programs use like a camera",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "v4l2"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a camera; as an application a v4l2loopback node that programs use like a camera"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -89,6 +101,10 @@ impl DeviceClass for V4l2 {
 
     fn application(&self) -> &'static str {
         "v4l2"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {

@@ -6,10 +6,10 @@ use super::display::{Extensions, SETUP_TIMEOUT, parse};
 use super::errors::{device_error, partner_error};
 use super::layout::{Layout, LayoutQuery};
 use super::window::{PacketOutcome, ShowOutcome, Window};
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Flows, OUT};
 use contract::{
-    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Time,
+    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -39,7 +39,8 @@ pub(super) struct WindowPartner {
     /// Input that waits for the new layout, while a layout query is pending.
     deferred: VecDeque<[u8; PACKET_BYTES]>,
     is_closed: bool,
-    is_out_open: bool,
+    flows: Flows,
+    slot: PullSlot,
     pictures: u64,
     unusable: u64,
 }
@@ -51,7 +52,7 @@ impl WindowPartner {
         title: String,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
-    ) -> Result<FlowPartner<Self>, DeviceError> {
+    ) -> Result<Self, DeviceError> {
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -61,7 +62,7 @@ impl WindowPartner {
         let layout = LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?;
         let window = Window::new(&mut client, extensions, screen, title, memory, deadline)
             .map_err(&to_device_error)?;
-        let partner = WindowPartner {
+        Ok(WindowPartner {
             name,
             client,
             window,
@@ -74,11 +75,11 @@ impl WindowPartner {
             events: VecDeque::new(),
             deferred: VecDeque::new(),
             is_closed: false,
-            is_out_open: false,
+            flows: Flows::new(true, true),
+            slot: PullSlot::default(),
             pictures: 0,
             unusable: 0,
-        };
-        Ok(FlowPartner::new(partner, Some(Format::Viewer), Some(Format::Video)))
+        })
     }
 
     fn gone(&self) -> PartnerError {
@@ -185,7 +186,7 @@ impl WindowPartner {
     }
 
     fn emit(&mut self, event: Event) {
-        if !self.is_out_open {
+        if !self.flows.is_open(Direction::Out) {
             return;
         }
         if self.events.len() >= EVENTS_MAX {
@@ -196,6 +197,7 @@ impl WindowPartner {
 
     /// Replaces the waiting events by the current state: keys, pointer, buttons and size.
     fn emit_state(&mut self) {
+        self.slot = PullSlot::default();
         let released = self.events.iter().filter_map(|event| match event {
             Event::Key { keysym, pressed: false } => Some(*keysym),
             _ => None,
@@ -212,7 +214,7 @@ impl WindowPartner {
         self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
     }
 
-    fn next_message(&mut self) -> io::Result<Next> {
+    fn next(&mut self) -> io::Result<Next> {
         self.exchange_packets()?;
         Ok(match self.events.pop_front() {
             Some(event) => Next::Message(Message::new(Time(boot_ns()), event.to_bytes())),
@@ -235,22 +237,27 @@ impl WindowPartner {
     }
 }
 
-impl Endpoint for WindowPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.is_out_open |= template.direction == Direction::Out;
-        Ok(())
+impl Partner for WindowPartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Viewer,
+            Direction::In => Format::Video,
+        };
+        self.flows.open(template, &format)
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        if direction == Direction::Out {
-            self.is_out_open = false;
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        if self.flows.close(flow)? == Direction::Out {
             self.events.clear();
-            *slot = PullSlot::default();
+            self.slot = PullSlot::default();
         }
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         if let Err(error) = self.exchange_packets() {
             return Err((partner_error(&self.name, error), message));
         }
@@ -267,17 +274,19 @@ impl Endpoint for WindowPartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
-        self.next_message().map_err(|error| partner_error(&self.name, error))
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || self.next());
+        self.slot = slot;
+        answer.map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => {}
-            Ctl::Snapshot => {
-                *slot = PullSlot::default();
-                self.emit_state();
-            }
+            Ctl::Snapshot => self.emit_state(),
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
                 self.window.set_stale(&mut self.client, true);
@@ -292,12 +301,15 @@ impl Endpoint for WindowPartner {
         Ok(CtlReply::Done)
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         let reads = Some((self.client.socket(), Interest::Read));
         let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
         let has_one = match direction {
             Direction::In => !self.window.is_busy() && !self.client.is_full(),
-            Direction::Out => !self.events.is_empty() || self.is_closed,
+            Direction::Out => self.slot.is_held() || !self.events.is_empty() || self.is_closed,
         };
         Readiness { now: has_one, ..Readiness { descriptors: [reads, writes], ..Readiness::default() } }
     }

@@ -8,10 +8,10 @@ use super::display::{Extensions, SETUP_TIMEOUT};
 use super::errors::{device_error, partner_error};
 use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Flows, OUT};
 use contract::{
-    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
+    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -36,8 +36,10 @@ pub(super) struct DevicePartner {
     pointer: (u32, u32),
     /// The mouse buttons that are down, as set by the viewer.
     buttons: u16,
+    flows: Flows,
     /// Complete messages that wait for a pull.
     ready: VecDeque<Message>,
+    slot: PullSlot,
     inputs: u64,
     refused: u64,
 }
@@ -53,7 +55,7 @@ impl DevicePartner {
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
         options: &Options,
-    ) -> Result<FlowPartner<Self>, DeviceError> {
+    ) -> Result<Self, DeviceError> {
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -65,7 +67,7 @@ impl DevicePartner {
         let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&to_device_error)?;
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
-        let partner = DevicePartner {
+        Ok(DevicePartner {
             name,
             client,
             extensions,
@@ -76,11 +78,12 @@ impl DevicePartner {
             layout: LayoutQuery::default(),
             pointer: (0, 0),
             buttons: 0,
+            flows: Flows::new(true, true),
             ready: VecDeque::new(),
+            slot: PullSlot::default(),
             inputs: 0,
             refused: 0,
-        };
-        Ok(FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer)))
+        })
     }
 
     /// Processes the packets that have arrived, and sends queued requests.
@@ -106,7 +109,7 @@ impl DevicePartner {
         self.client.flush()
     }
 
-    fn next_message(&mut self) -> io::Result<Next> {
+    fn next(&mut self) -> io::Result<Next> {
         self.capture.handle_pull(now());
         self.exchange_packets()?;
         if self.ready.is_empty() {
@@ -217,19 +220,24 @@ impl Drop for DevicePartner {
     }
 }
 
-impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+impl Partner for DevicePartner {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        let format = match template.direction {
+            Direction::Out => Format::Video,
+            Direction::In => Format::Viewer,
+        };
+        let flow = self.flows.open(template, &format)?;
         if template.direction == Direction::Out {
             self.capture.request_whole();
         }
-        Ok(())
+        Ok(flow)
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        match direction {
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        match self.flows.close(flow)? {
             Direction::Out => {
                 self.ready.clear();
-                *slot = PullSlot::default();
+                self.slot = PullSlot::default();
             }
             Direction::In => {
                 self.release_all();
@@ -239,7 +247,10 @@ impl Endpoint for DevicePartner {
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.flows.check(flow, Direction::In) {
+            return Err((error, message));
+        }
         let exchanged = if self.client.is_writing() { self.exchange_packets() } else { Ok(()) };
         if let Err(error) = exchanged {
             return Err((partner_error(&self.name, error), message));
@@ -257,16 +268,21 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
-        self.next_message().map_err(|error| partner_error(&self.name, error))
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        let mut slot = std::mem::take(&mut self.slot);
+        let answer = slot.answer(OUT, request, || self.next());
+        self.slot = slot;
+        answer.map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
         match operation {
             Ctl::Flush | Ctl::Finish => {}
             Ctl::Snapshot => {
                 self.ready.clear();
-                *slot = PullSlot::default();
+                self.slot = PullSlot::default();
                 self.capture.request_whole();
             }
             Ctl::Neutral if flow == OUT => {}
@@ -280,12 +296,15 @@ impl Endpoint for DevicePartner {
         Ok(CtlReply::Done)
     }
 
-    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        if !self.flows.names(flow, direction) {
+            return Readiness::never();
+        }
         let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
         match direction {
             Direction::In if !self.client.is_full() => Readiness::now(),
             Direction::In => Readiness { descriptors: [writes, None], ..Readiness::default() },
-            Direction::Out if !self.ready.is_empty() => Readiness::now(),
+            Direction::Out if self.slot.is_held() || !self.ready.is_empty() => Readiness::now(),
             Direction::Out => {
                 let descriptors = [Some((self.client.socket(), Interest::Read)), writes];
                 Readiness { descriptors, ..Readiness::default() }.or_at(self.capture.due())

@@ -11,8 +11,8 @@ use crate::plain::{self, os};
 use crate::stream::{Channel, StreamPartner};
 use crate::{file, stdio};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
-    Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
+    Scope,
 };
 use reader::Reader;
 use rustix::fs::FileType;
@@ -27,27 +27,36 @@ pub struct Y4m;
 const PIPE_BYTES: usize = 1 << 20;
 
 /// The option `loop` of all classes that read films.
-pub(crate) const LOOP_OPTION: OptionSpec =
-    local("loop", OptionKind::Flag, "false", "as a device: start again at the end of the file");
+pub(crate) const LOOP_OPTION: OptionSpec = OptionSpec {
+    name: "loop",
+    kind: OptionKind::Flag,
+    default: "false",
+    scope: Scope::Local,
+    doc: "as a device: start again at the end of the file",
+};
 
 const OPTIONS: &[OptionSpec] = &[
-    local(
-        "rate",
-        OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
-        "auto",
-        "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
-    ),
+    OptionSpec {
+        name: "rate",
+        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        default: "auto",
+        scope: Scope::Local,
+        doc: "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
+    },
     LOOP_OPTION,
 ];
 
 impl DeviceClass for Y4m {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "y4m",
-            summary: "a stream of YUV4MPEG2 pictures in a file, a FIFO or a pipe, as ffmpeg and mpv use it",
-            doc: include_str!("doc.md"),
-            options: OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "y4m"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a stream of YUV4MPEG2 pictures in a file, a FIFO or a pipe, as ffmpeg and mpv use it"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
     }
 
     fn target(&self) -> &'static str {
@@ -60,6 +69,10 @@ impl DeviceClass for Y4m {
 
     fn application(&self) -> &'static str {
         "y4m"
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -30,7 +30,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{PoisonError, RwLock};
 use sys::descriptor::send_with;
@@ -242,7 +242,6 @@ pub(super) fn spawn(
     let standard = |end: Option<OwnedFd>| end.map_or_else(Stdio::null, Stdio::from);
     let mut command = Command::new(program);
     command.args(arguments).stdin(standard(input)).stdout(standard(output)).stderr(standard(errors));
-    command.process_group(0);
     if let Some(environment) = environment {
         command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     }

@@ -15,10 +15,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::movement::Movement;
 use contract::{
-    Attributes, Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
-    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, agreed,
+    Attributes, Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageError, Time,
 };
 use std::time::Duration;
 
@@ -33,13 +34,20 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
 )];
 
 impl Pair for Average {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "average",
-            summary: "averages motion over a time period; keys and buttons pass at once",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "average"
+    }
+
+    fn summary(&self) -> &'static str {
+        "averages motion over a time period; keys and buttons pass at once"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -50,7 +58,7 @@ impl Pair for Average {
         movement(format).map(|_| format.clone())
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Source {
             period: options.duration("period"),
             movement: movement(format).map_err(StageError::Own)?,
@@ -63,7 +71,7 @@ impl Pair for Average {
         }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -110,7 +118,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         self.messages += 1;
         let update = self.movement.read(message.body.as_slice());
         if !self.movement.add(&update) {
@@ -127,7 +141,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.flush(now, out);
         Ok(())
     }
@@ -136,7 +150,7 @@ impl Stage for Source {
         self.period_ends
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let Some(end) = self.period_ends.take_if(|end| *end <= now) else { return Ok(()) };
         self.last_period_end = end;
         if let Some(body) = self.movement.take_mean() {

@@ -12,10 +12,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::adaptive;
+use crate::{adaptive, agreed};
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
-    StageResult, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
 };
 use std::time::Duration;
 
@@ -81,13 +80,20 @@ fn applies_backpressure(options: &Options, format: &Format) -> bool {
 }
 
 impl Pair for Buffer {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "buffer",
-            summary: "restores the original spacing of messages",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "buffer"
+    }
+
+    fn summary(&self) -> &'static str {
+        "restores the original spacing of messages"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -116,14 +122,14 @@ impl Pair for Buffer {
         Ok(())
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match is_play(options) {
             true => Box::new(PassThrough),
             false => Box::new(source::Source::new(options, applies_backpressure(options, format))),
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match is_play(options) {
             true => Box::new(play::Sink::new(options)),
             false => Box::new(sink::Sink::new(options)),

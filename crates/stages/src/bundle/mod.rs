@@ -14,9 +14,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -63,13 +62,20 @@ static OPTIONS: [OptionSpec; 6] = [
 ];
 
 impl Pair for Bundle {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "bundle",
-            summary: "sends several messages as one, and restores their spacing",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "bundle"
+    }
+
+    fn summary(&self) -> &'static str {
+        "sends several messages as one, and restores their spacing"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -87,11 +93,16 @@ impl Pair for Bundle {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

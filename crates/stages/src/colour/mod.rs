@@ -5,11 +5,9 @@ mod mix;
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult,
-    agreed,
-};
+use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
 
@@ -29,13 +27,20 @@ static OPTIONS: [OptionSpec; 7] = [
 ];
 
 impl Pair for Colour {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "colour",
-            summary: "changes hue, saturation, brightness, red, green and blue",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "colour"
+    }
+
+    fn summary(&self) -> &'static str {
+        "changes hue, saturation, brightness, red, green and blue"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -46,17 +51,17 @@ impl Pair for Colour {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Source, options, || ColourMap::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Sink, options, || ColourMap::new(options)))
     }
 }
 
 impl Filter for ColourMap {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let (from, to) = (picture.geometry, picture.geometry.tight());
         let mut into = memory.take(to.bytes());
         let (first, chroma) = into.split_at_mut(to.plane(0).bytes());
@@ -74,7 +79,7 @@ impl Filter for ColourMap {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, mut partial: PartialPicture) -> StageResult<PartialPicture> {
+    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
         let mut into = vec![0; partial.pixels.len()];
         let pixels: PixelFormat = partial.geometry.pixels();
         self.pixels(pixels, &partial.pixels, &mut into);
@@ -82,7 +87,7 @@ impl Filter for ColourMap {
         Ok(partial)
     }
 
-    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
         Ok(from.tight())
     }
 }

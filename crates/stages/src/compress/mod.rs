@@ -33,10 +33,9 @@ mod source;
 mod tests;
 mod tiles;
 
+use crate::agreed;
 use codec::Method;
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Compress;
@@ -69,17 +68,24 @@ fn is_tiled(options: &Options, format: &Format) -> bool {
 }
 
 impl Pair for Compress {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "compress",
-            summary: "compresses each message on its own (zstd, zlib, lz4)",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "compress"
     }
 
     fn version(&self) -> u16 {
         3
+    }
+
+    fn summary(&self) -> &'static str {
+        "compresses each message on its own (zstd, zlib, lz4)"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -108,11 +114,11 @@ impl Pair for Compress {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options, is_tiled(options, format))?))
     }
 
-    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         // A picture may be as large as a message can be. Any other message of that size is likely a bomb.
         let message_bytes = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
         Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled(options, format))?))

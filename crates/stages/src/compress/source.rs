@@ -4,9 +4,7 @@ use super::auto::AutoLevel;
 use super::codec::{Encoder, Method, STORED, TILED, is_worth};
 use super::effort::Effort;
 use super::tiles;
-use contract::{
-    Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
-};
+use contract::{Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 /// The choice of method and level.
 enum Strategy {
@@ -42,7 +40,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(options: &Options, is_tiled: bool) -> StageResult<Self> {
+    pub(super) fn new(options: &Options, is_tiled: bool) -> Result<Self, StageError> {
         let method = Method::from_options(options);
         // The option's range fits an `i32`.
         let level = i32::try_from(options.integer("level")).unwrap_or(0);
@@ -66,7 +64,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let original_bytes = message.body.len();
         if original_bytes > self.limit {
             return Err(StageError::TooLarge { what: "the body", bytes: original_bytes, limit: self.limit });
@@ -126,7 +130,12 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_feedback(&mut self, feedback: &Feedback, _now: Time, _out: &mut Outbox) -> StageResult {
+    fn handle_feedback(
+        &mut self,
+        feedback: &Feedback,
+        _now: Time,
+        _out: &mut Outbox,
+    ) -> Result<(), StageError> {
         if let Strategy::Auto(auto) = &mut self.strategy {
             auto.handle_feedback(feedback);
         }

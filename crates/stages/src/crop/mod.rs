@@ -3,11 +3,9 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
-    StageResult, agreed,
-};
+use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use wire::formats::video::{Geometry, Rectangle, SIDE_MAX};
 
 /// The pair.
@@ -24,13 +22,20 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Crop {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "crop",
-            summary: "cuts out a part of each picture",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "crop"
+    }
+
+    fn summary(&self) -> &'static str {
+        "cuts out a part of each picture"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -41,11 +46,11 @@ impl Pair for Crop {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Source, options, || Cropper::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Sink, options, || Cropper::new(options)))
     }
 }
@@ -64,7 +69,7 @@ impl Cropper {
 
     /// The requested part, clipped to the picture. With subsampled colour, it starts at a whole
     /// colour sample.
-    fn available(&self, picture: &Geometry) -> StageResult<Rectangle> {
+    fn available(&self, picture: &Geometry) -> Result<Rectangle, StageError> {
         let (across, down) = picture.pixels().subsampling().unwrap_or((1, 1));
         let whole = Rectangle { x: 0, y: 0, width: picture.width(), height: picture.height() };
         let part = self.requested.intersection(&whole).ok_or_else(|| {
@@ -79,14 +84,14 @@ impl Cropper {
 }
 
 /// The geometry of a part.
-fn cropped(from: &Geometry, part: Rectangle) -> StageResult<Geometry> {
+fn cropped(from: &Geometry, part: Rectangle) -> Result<Geometry, StageError> {
     let (numerator, denominator) = from.rate();
     let to = Geometry::new(from.pixels(), part.width, part.height).map_err(too_large)?;
     Ok(to.with_rate(numerator, denominator))
 }
 
 impl Filter for Cropper {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let from = picture.geometry;
         let part = self.available(&from)?;
         let to = cropped(&from, part)?;
@@ -102,7 +107,7 @@ impl Filter for Cropper {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, partial: PartialPicture) -> StageResult<PartialPicture> {
+    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError> {
         let kept = self.available(&partial.geometry)?;
         let pixels = partial.geometry.pixels();
         let (mut rectangles, mut into) = (Vec::new(), Vec::new());
@@ -122,7 +127,7 @@ impl Filter for Cropper {
         Ok(PartialPicture { geometry: cropped(&partial.geometry, kept)?, rectangles, pixels: into.into() })
     }
 
-    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
         cropped(from, self.available(from)?)
     }
 }

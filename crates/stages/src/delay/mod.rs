@@ -3,10 +3,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::random::Random;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,13 +31,20 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Delay {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "delay",
-            summary: "test pair: delays messages, by a fixed or a random time",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "delay"
+    }
+
+    fn summary(&self) -> &'static str {
+        "test pair: delays messages, by a fixed or a random time"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -48,7 +56,12 @@ impl Pair for Delay {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(Source {
             delay: options.duration("delay"),
             // The range of the option fits.
@@ -63,7 +76,7 @@ impl Pair for Delay {
         }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -93,7 +106,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let jitter = Duration::from_nanos(self.random.up_to(self.jitter_ns));
         let mut due = now.after(self.delay + jitter);
         if !self.may_reorder {
@@ -106,7 +125,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.release(Time(u64::MAX), out);
         Ok(())
     }
@@ -115,7 +134,7 @@ impl Stage for Source {
         self.held.first_key_value().map(|((due, _), _)| *due)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.release(now, out);
         Ok(())
     }

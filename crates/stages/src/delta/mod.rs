@@ -13,9 +13,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Delta;
@@ -42,13 +41,20 @@ static OPTIONS: [OptionSpec; 3] = [
 ];
 
 impl Pair for Delta {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "delta",
-            summary: "sends only the bytes that changed since the last message of the same length",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "delta"
+    }
+
+    fn summary(&self) -> &'static str {
+        "sends only the bytes that changed since the last message of the same length"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -59,11 +65,16 @@ impl Pair for Delta {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

@@ -12,10 +12,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError,
-    StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Encrypt;
@@ -35,7 +33,7 @@ static OPTIONS: [OptionSpec; 2] = [
     ),
 ];
 
-fn key(site: &Site) -> StageResult<&Secret> {
+fn key(site: &Site) -> Result<&Secret, StageError> {
     site.key.as_ref().ok_or_else(|| {
         let problem = "encrypt has no key: pair the two hosts (sessions without --insecure have a key), or give \
                        both the same 32 bytes with --key-file";
@@ -44,13 +42,20 @@ fn key(site: &Site) -> StageResult<&Secret> {
 }
 
 impl Pair for Encrypt {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "encrypt",
-            summary: "encrypts each message end to end: secret, authentic, no replays",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "encrypt"
+    }
+
+    fn summary(&self) -> &'static str {
+        "encrypts each message end to end: secret, authentic, no replays"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -61,11 +66,11 @@ impl Pair for Encrypt {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options, key(site)?, site.seed)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options, key(site)?)))
     }
 }

@@ -1,7 +1,7 @@
 //! The half that seals messages.
 
 use super::seal::{HEADER_BYTES, Header, Key, SALT_BYTES, Salt, TAG_BYTES, cipher};
-use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, StageError, StageResult, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, StageError, Time};
 
 pub(super) struct Source {
     key: Key,
@@ -31,7 +31,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let bytes = message.body.len() + HEADER_BYTES + TAG_BYTES;
         if bytes > wire::BODY_BYTES_MAX {
             let limit = wire::BODY_BYTES_MAX;
@@ -42,7 +48,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let end = self.seal(Message::new(now, Body::new()), true);
         out.send(port, end);
         Ok(())

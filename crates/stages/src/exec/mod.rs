@@ -5,14 +5,20 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
-    StageError, StageResult, agreed, local,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Scope, Site, Stage,
+    StageError,
 };
 use std::time::Duration;
 
 /// The pair.
 pub(crate) struct Exec;
+
+/// An option that only this host may set.
+const fn local(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
 
 const WORDS: OptionKind = OptionKind::Text { max: 4096 };
 
@@ -50,7 +56,7 @@ static OPTIONS: [OptionSpec; 6] = [
     ),
 ];
 
-fn half_of(options: &Options, half: Half) -> StageResult<Box<dyn Stage>> {
+fn half_of(options: &Options, half: Half) -> Result<Box<dyn Stage>, StageError> {
     match options.flag("stateful") {
         false => Ok(Box::new(PassThrough)),
         true => Err(StageError::Own(format!(
@@ -60,13 +66,20 @@ fn half_of(options: &Options, half: Half) -> StageResult<Box<dyn Stage>> {
 }
 
 impl Pair for Exec {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "exec",
-            summary: "runs your own program as each half, in any language",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn summary(&self) -> &'static str {
+        "runs your own program as each half, in any language"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -95,11 +108,11 @@ impl Pair for Exec {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _format: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         half_of(options, Half::Source)
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         half_of(options, Half::Sink)
     }
 }

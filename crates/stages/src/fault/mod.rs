@@ -3,10 +3,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::random::Random;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
 };
 
 /// The pair.
@@ -22,13 +23,20 @@ static OPTIONS: [OptionSpec; 4] = [
 const LOST: &str = "lost on purpose";
 
 impl Pair for Fault {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "fault",
-            summary: "test pair: loses, repeats and corrupts messages",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "fault"
+    }
+
+    fn summary(&self) -> &'static str {
+        "test pair: loses, repeats and corrupts messages"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -43,7 +51,12 @@ impl Pair for Fault {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         let mut seeds = Random::new(options.integer("seed").unsigned_abs());
         let mut fault =
             |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), count: 0 };
@@ -51,7 +64,7 @@ impl Pair for Fault {
         Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -79,7 +92,13 @@ struct Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         self.messages += 1;
         if self.loss.draw() {
             out.drop_counted(LOST, 1);

@@ -19,9 +19,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -61,13 +60,20 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Fec {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "fec",
-            summary: "sends parity messages from which lost messages are recovered",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "fec"
+    }
+
+    fn summary(&self) -> &'static str {
+        "sends parity messages from which lost messages are recovered"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -98,11 +104,11 @@ impl Pair for Fec {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options, site.seed)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

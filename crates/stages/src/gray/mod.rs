@@ -4,20 +4,27 @@
 mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, channels, too_large};
-use contract::{Format, Half, ModuleEntry, Options, Pair, Promises, Site, Stage, StageResult};
+use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
 pub(crate) struct Gray;
 
 impl Pair for Gray {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "gray",
-            summary: "removes the colours of pictures, and a third or more of the bytes",
-            doc: include_str!("doc.md"),
-            options: &[AT],
-        }
+    fn name(&self) -> &'static str {
+        "gray"
+    }
+
+    fn summary(&self) -> &'static str {
+        "removes the colours of pictures, and a third or more of the bytes"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[AT]
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -28,11 +35,11 @@ impl Pair for Gray {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Source, options, || GrayFilter))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Sink, options, || GrayFilter))
     }
 }
@@ -40,7 +47,7 @@ impl Pair for Gray {
 struct GrayFilter;
 
 impl Filter for GrayFilter {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let Picture { geometry, pixels } = picture;
         let (plane, gray) = (geometry.plane(0), self.geometry(&geometry)?);
         if geometry.pixels().pixel_bytes() == 1 {
@@ -54,7 +61,7 @@ impl Filter for GrayFilter {
         Ok(Picture { geometry: gray, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, mut partial: PartialPicture) -> StageResult<PartialPicture> {
+    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
         let pixels = partial.geometry.pixels();
         if pixels.pixel_bytes() > 1 {
             let mut into = vec![0; partial.pixels.len() / pixels.pixel_bytes()];
@@ -65,7 +72,7 @@ impl Filter for GrayFilter {
         Ok(partial)
     }
 
-    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
         let gray = gray(from)?;
         match from.pixels().pixel_bytes() {
             // The plane of brightness exists already, with its stride.
@@ -76,7 +83,7 @@ impl Filter for GrayFilter {
 }
 
 /// The geometry of the picture in gray.
-fn gray(from: &Geometry) -> StageResult<Geometry> {
+fn gray(from: &Geometry) -> Result<Geometry, StageError> {
     let (numerator, denominator) = from.rate();
     let gray = Geometry::new(PixelFormat::Gray8, from.width(), from.height()).map_err(too_large)?;
     Ok(gray.with_rate(numerator, denominator))

@@ -16,9 +16,8 @@ mod source;
 mod tests;
 mod window;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -52,13 +51,20 @@ static OPTIONS: [OptionSpec; 4] = [
 ];
 
 impl Pair for Latest {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "latest",
-            summary: "while the network is busy, the newest message replaces the one that waits",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "latest"
+    }
+
+    fn summary(&self) -> &'static str {
+        "while the network is busy, the newest message replaces the one that waits"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -92,11 +98,11 @@ impl Pair for Latest {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options, format)))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::default()))
     }
 }

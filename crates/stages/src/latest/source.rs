@@ -7,9 +7,7 @@ use super::pending::{HoldOutcome, Pending};
 use super::window::Window;
 use crate::movement::Movement;
 use crate::varint;
-use contract::{
-    Choice, Feedback, Format, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
-};
+use contract::{Choice, Feedback, Format, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -115,7 +113,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         if self.pending.len() == 0 {
             if self.may_send() {
                 self.pending.pass(&mut message);
@@ -141,7 +145,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let malformed = |problem: &str| StageError::Control(problem.into());
         let next = <[u8; 8]>::try_from(control).map_err(|_| malformed("it is not a sequence number"))?;
         let next = u64::from_le_bytes(next);
@@ -164,7 +168,12 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_feedback(
+        &mut self,
+        feedback: &Feedback,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         // Bytes in flight between the halves are expected to be unacknowledged; only more than
         // those wait.
         let is_busy = feedback.waiting_bytes > self.in_flight_bytes;
@@ -173,7 +182,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         while let Some(message) = self.pending.take() {
             self.send(message, now, out);
         }
@@ -185,7 +194,7 @@ impl Stage for Source {
         loss.into_iter().chain(self.busy_until).min()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.busy_until = self.busy_until.filter(|until| *until > now);
         if self.is_waiting() && self.loss_deadline() <= now {
             self.timer_start = now;

@@ -13,10 +13,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageResult,
-    agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -89,13 +87,20 @@ fn ways(options: &Options) -> u16 {
 }
 
 impl Pair for Multiplex {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "multiplex",
-            summary: "divides a flow among several hosts, or among several network paths to one host",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "multiplex"
+    }
+
+    fn summary(&self) -> &'static str {
+        "divides a flow among several hosts, or among several network paths to one host"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -118,11 +123,16 @@ impl Pair for Multiplex {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match options.flag("join") {
             true => Box::new(join::Sink::new(options)),
             false => Box::new(keep::Sink::new(options)),

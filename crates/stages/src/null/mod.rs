@@ -1,18 +1,25 @@
 //! `null`: both halves pass messages on unchanged. Measures the cost of a pair.
 
-use contract::{Format, ModuleEntry, Options, Pair, PassThrough, Promises, Site, Stage, StageResult};
+use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError};
 
 /// The pair.
 pub(crate) struct Null;
 
 impl Pair for Null {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "null",
-            summary: "passes every message on",
-            doc: include_str!("doc.md"),
-            options: &[],
-        }
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn summary(&self) -> &'static str {
+        "passes every message on"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &[]
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -23,11 +30,16 @@ impl Pair for Null {
         Ok(format.clone())
     }
 
-    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        _options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

@@ -4,9 +4,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
 };
 use std::time::Duration;
 use wire::formats::motion::Update;
@@ -24,13 +25,20 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
 const REPLACED: &str = "replaced by a newer one";
 
 impl Pair for Periodic {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "periodic",
-            summary: "sends only the most recent message at fixed times",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "periodic"
+    }
+
+    fn summary(&self) -> &'static str {
+        "sends only the most recent message at fixed times"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -47,12 +55,12 @@ impl Pair for Periodic {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         let (period, has_buttons) = (options.duration("period"), *format == Format::Motion);
         Ok(Box::new(Source { period, has_buttons, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -81,7 +89,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         if self.has_buttons
             && let Ok(Update::Button { .. } | Update::Snapshot { .. }) =
                 Update::parse(message.body.as_slice())
@@ -98,7 +112,7 @@ impl Stage for Source {
         self.handle_timeout(now, out)
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.send(now, out);
         Ok(())
     }
@@ -107,7 +121,7 @@ impl Stage for Source {
         self.newest.as_ref().map(|_| self.next)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         if self.next <= now {
             self.send(now, out);
         }

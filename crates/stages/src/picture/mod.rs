@@ -10,7 +10,7 @@ use buffers::{Lease, Pool};
 use bytes::Bytes;
 use contract::{
     Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, PassThrough, Port, Report, Stage,
-    StageError, StageResult, Time,
+    StageError, Time,
 };
 use wire::WireError;
 use wire::formats::video::{
@@ -21,7 +21,7 @@ use wire::formats::video::{
 const PICTURES_KEPT: usize = 8;
 
 /// The option of all picture pairs: the half that does the work.
-pub(crate) const AT: OptionSpec = contract::agreed(
+pub(crate) const AT: OptionSpec = crate::agreed(
     "at",
     OptionKind::Choice(&["source", "sink"]),
     "source",
@@ -134,14 +134,14 @@ impl Memory {
 /// Transforms pictures. Pixels are never [`PixelFormat::Mjpeg`] or [`PixelFormat::Yuyv`] here.
 pub(crate) trait Filter: Send {
     /// Transforms a whole picture.
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture>;
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError>;
 
     /// Transforms rectangles of a picture.
-    fn partial(&mut self, partial: PartialPicture) -> StageResult<PartialPicture>;
+    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError>;
 
     /// Transforms the geometry of a picture. A cursor message needs only this: its shape stays
     /// unchanged.
-    fn geometry(&self, from: &Geometry) -> StageResult<Geometry>;
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError>;
 }
 
 /// The active half of a pair with a filter.
@@ -154,7 +154,13 @@ struct FilterStage<F> {
 }
 
 impl<F: Filter> Stage for FilterStage<F> {
-    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         match VideoMessage::parse(&message.body) {
             Some(VideoMessage::Frame(picture)) => {
                 let picture = unpack(picture, &mut self.unpacked)?;
@@ -213,7 +219,7 @@ pub(crate) fn too_large(error: WireError) -> StageError {
 }
 
 /// The geometry of the result of [`unpack`].
-fn planar(from: Geometry) -> StageResult<Geometry> {
+fn planar(from: Geometry) -> Result<Geometry, StageError> {
     match from.pixels() {
         PixelFormat::Yuyv => {
             let (numerator, denominator) = from.rate();
@@ -228,7 +234,7 @@ fn planar(from: Geometry) -> StageResult<Geometry> {
 }
 
 /// Converts packed `YUYV` to planes; refuses compressed pictures.
-pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
+pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
     let from = picture.geometry;
     let to = planar(from)?;
     if from.pixels() != PixelFormat::Yuyv {

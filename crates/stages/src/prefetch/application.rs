@@ -4,7 +4,7 @@
 use super::cache::Cache;
 use super::header::Header;
 use super::predict::Predictor;
-use contract::{Bytes, Message, Options, Outbox, Port, Report, Site, Stage, StageError, StageResult, Time};
+use contract::{Bytes, Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -205,7 +205,13 @@ fn send(header: Header, mut message: Message, out: &mut Outbox) {
 }
 
 impl Stage for Requests {
-    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
         self.requests += 1;
@@ -266,7 +272,13 @@ impl Answers {
 }
 
 impl Stage for Answers {
-    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body)?;
         let mut state = self.shared.lock();
         let number = match header {
@@ -303,7 +315,7 @@ impl Stage for Answers {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         // Only the answers whose turn has come: another would be taken for the answer to an earlier
         // request. The next half delivers the rest.
         self.shared.lock().deliver(out);
@@ -314,7 +326,7 @@ impl Stage for Answers {
         self.shared.lock().next_deadline()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let mut state = self.shared.lock();
         state.deliver(out);
         while state.next_deadline().is_some_and(|at| at <= now) {

@@ -3,7 +3,7 @@
 
 use super::PREFETCH_BYTES_MAX;
 use super::header::Header;
-use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, StageResult, Time};
+use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,7 +105,13 @@ impl Requests {
 }
 
 impl Stage for Requests {
-    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let header = Header::take(&mut message.body)?;
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -145,7 +151,7 @@ impl Stage for Requests {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
         let shared = self.shared.clone();
         self.trim_queue(&mut shared.lock(), 0);
         Ok(())
@@ -159,7 +165,7 @@ impl Stage for Requests {
         }
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
         if state.outstanding.front().is_some_and(|(_, since)| since.after(self.wait) <= now) {
@@ -202,7 +208,13 @@ impl Answers {
 }
 
 impl Stage for Answers {
-    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let mut state = self.shared.lock();
         let header = match state.outstanding.pop_front() {
             _ if state.matching == Matching::Lost => Header::Unmatched,

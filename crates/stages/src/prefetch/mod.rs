@@ -21,9 +21,8 @@ mod predict;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -106,13 +105,20 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Pair for Prefetch {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "prefetch",
-            summary: "prefetches the requests that an application will probably make next",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "prefetch"
+    }
+
+    fn summary(&self) -> &'static str {
+        "prefetches the requests that an application will probably make next"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -134,14 +140,14 @@ impl Pair for Prefetch {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match carries_requests(options) {
             true => Box::new(application::Requests::new(options, site)),
             false => Box::new(device::Answers::new(site)),
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(match carries_requests(options) {
             true => Box::new(device::Requests::new(options, site)),
             false => Box::new(application::Answers::new(site)),

@@ -4,9 +4,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
 };
 
 /// The pair.
@@ -30,13 +31,20 @@ fn half(options: &Options, side: &str) -> Box<dyn Stage> {
 }
 
 impl Pair for Record {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "record",
-            summary: "copies the flow, with its timing, to a file or another partner",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "record"
+    }
+
+    fn summary(&self) -> &'static str {
+        "copies the flow, with its timing, to a file or another partner"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -51,11 +59,16 @@ impl Pair for Record {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "source"))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "sink"))
     }
 }
@@ -67,7 +80,13 @@ struct Recorder {
 }
 
 impl Stage for Recorder {
-    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         self.messages += 1;
         self.bytes += message.body.len() as u64;
         out.send(COPIES, message.clone());

@@ -7,9 +7,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
-};
+use crate::agreed;
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use std::time::Duration;
 
 /// The pair.
@@ -32,13 +31,20 @@ static OPTIONS: [OptionSpec; 3] = [
 ];
 
 impl Pair for Reorder {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "reorder",
-            summary: "puts messages back in order, for transports that reorder (udp)",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "reorder"
+    }
+
+    fn summary(&self) -> &'static str {
+        "puts messages back in order, for transports that reorder (udp)"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -49,11 +55,16 @@ impl Pair for Reorder {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        _options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::default()))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

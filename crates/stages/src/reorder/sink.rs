@@ -2,7 +2,7 @@
 
 use crate::reorder_buffer::{Admission, IMPOSSIBLE, ReorderBuffer};
 use crate::sequence::Position;
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
 
 const LATE_OR_DUPLICATE: &str = "late or duplicate";
 const OLD_START: &str = "from before the source restarted";
@@ -19,7 +19,13 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        mut message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let short = || StageError::Input("its header is cut short".into());
         let start = message.body.take_front().map(u32::from_le_bytes).ok_or_else(short)?;
         let sequence = message.body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;
@@ -33,7 +39,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.buffer.flush(out);
         Ok(())
     }
@@ -42,7 +48,7 @@ impl Stage for Sink {
         self.buffer.poll_timeout()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.buffer.handle_timeout(now, out);
         Ok(())
     }
@@ -51,7 +57,7 @@ impl Stage for Sink {
         Some(self.buffer.checkpoint())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> StageResult {
+    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
         self.buffer.restore(checkpoint)
     }
 

@@ -5,9 +5,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
-    StageResult, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
 };
 use std::time::Duration;
 
@@ -50,13 +50,20 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Replay {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "replay",
-            summary: "replays a recording at its original spacing",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "replay"
+    }
+
+    fn summary(&self) -> &'static str {
+        "replays a recording at its original spacing"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -68,11 +75,16 @@ impl Pair for Replay {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 }

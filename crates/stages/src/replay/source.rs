@@ -1,6 +1,6 @@
 //! The half that restores the spacing.
 
-use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageResult, Time};
+use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -75,7 +75,13 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        _port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let start = *self.start.get_or_insert(message.created);
         if self.last.is_none() && message.created < start.after(self.from) {
             out.drop_counted(BEFORE_START, 1);
@@ -88,7 +94,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.release(Time(u64::MAX), now, out);
         Ok(())
     }
@@ -97,7 +103,7 @@ impl Stage for Source {
         self.held.front().map(|(due, _)| *due)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
         self.release(now, now, out);
         Ok(())
     }

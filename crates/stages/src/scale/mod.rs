@@ -3,11 +3,9 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
-    StageResult, agreed,
-};
+use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
 use resize::{From, Resizer, To};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
 
@@ -35,13 +33,20 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Scale {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "scale",
-            summary: "resizes pictures",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+
+    fn summary(&self) -> &'static str {
+        "resizes pictures"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -60,11 +65,11 @@ impl Pair for Scale {
         }
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Source, options, || Scaler::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(picture::half(Half::Sink, options, || Scaler::new(options)))
     }
 }
@@ -95,7 +100,7 @@ impl Scaler {
     }
 
     /// The geometry of the resized picture.
-    fn scaled(&self, from: &Geometry) -> StageResult<Geometry> {
+    fn scaled(&self, from: &Geometry) -> Result<Geometry, StageError> {
         let multiplied = |side: u32, factor: f64| ((f64::from(side) * factor).round() as u32).max(1);
         let ratio = |to: u32, of: u32| f64::from(to) / f64::from(of);
         let (width, height) = match (self.width, self.height) {
@@ -115,7 +120,7 @@ impl Scaler {
         pixel_bytes: usize,
         (from, pixels): (Plane, &[u8]),
         (to, into): (Plane, &mut [u8]),
-    ) -> StageResult {
+    ) -> Result<(), StageError> {
         let tight: Vec<u8>;
         let (bytes, stride) = match from.stride % pixel_bytes {
             0 => (&pixels[from.offset..from.offset + from.bytes()], from.stride),
@@ -133,7 +138,7 @@ impl Scaler {
 }
 
 impl Filter for Scaler {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
         let from = picture.geometry;
         let to = self.scaled(&from)?;
         if (from.width(), from.height()) == (to.width(), to.height()) {
@@ -153,13 +158,13 @@ impl Filter for Scaler {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, _: PartialPicture) -> StageResult<PartialPicture> {
+    fn partial(&mut self, _: PartialPicture) -> Result<PartialPicture, StageError> {
         Err(StageError::Own(
             "scale takes whole pictures: set the device to send frames instead of rectangles".into(),
         ))
     }
 
-    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
+    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
         self.scaled(from)
     }
 }

@@ -7,9 +7,9 @@ mod skew;
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage,
-    StageResult, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage, StageError,
 };
 use std::time::Duration;
 
@@ -66,13 +66,20 @@ static OPTIONS: [OptionSpec; 9] = [
 ];
 
 impl Pair for Synchronize {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "synchronize",
-            summary: "merges several flows in order of creation time",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "synchronize"
+    }
+
+    fn summary(&self) -> &'static str {
+        "merges several flows in order of creation time"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -93,11 +100,16 @@ impl Pair for Synchronize {
         Ok(format.clone())
     }
 
-    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        _options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(PassThrough))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

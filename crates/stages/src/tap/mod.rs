@@ -3,10 +3,11 @@
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::histogram::Histogram;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
+    Site, Stage, StageError, Time,
 };
 
 /// The pair.
@@ -27,13 +28,20 @@ fn half(options: &Options, side: &str) -> Box<dyn Stage> {
 }
 
 impl Pair for Tap {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "tap",
-            summary: "copies the flow to a side port, and measures its rate",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "tap"
+    }
+
+    fn summary(&self) -> &'static str {
+        "copies the flow to a side port, and measures its rate"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {
@@ -48,11 +56,16 @@ impl Pair for Tap {
         Ok(format.clone())
     }
 
-    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(
+        &self,
+        options: &Options,
+        _format: &Format,
+        _site: &Site,
+    ) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "source"))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
         Ok(half(options, "sink"))
     }
 }
@@ -67,7 +80,13 @@ struct Meter {
 }
 
 impl Stage for Meter {
-    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        message: Message,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         self.messages += 1;
         self.bytes += message.body.len() as u64;
         let first = match self.first_and_last {

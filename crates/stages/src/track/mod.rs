@@ -9,11 +9,12 @@ mod finder;
 #[cfg(test)]
 mod tests;
 
+use crate::agreed;
 use crate::picture::{self, AT, Memory, Picture, VideoMessage, unpack};
 use cells::{Cells, ycc};
 use contract::{
-    Body, Format, Half, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
-    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, agreed,
+    Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageError, Time,
 };
 use finder::{Finder, Target};
 use wire::formats::video::{Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
@@ -63,13 +64,20 @@ static OPTIONS: [OptionSpec; 7] = [
 ];
 
 impl Pair for Track {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "track",
-            summary: "finds objects that move or have a colour; boxes leave by a side port",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "track"
+    }
+
+    fn summary(&self) -> &'static str {
+        "finds objects that move or have a colour; boxes leave by a side port"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("doc.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn promises(&self, options: &Options) -> Promises {
@@ -88,16 +96,16 @@ impl Pair for Track {
         colour(options).map(|_| ())
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         half(Half::Source, options)
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
         half(Half::Sink, options)
     }
 }
 
-fn half(half: Half, options: &Options) -> StageResult<Box<dyn Stage>> {
+fn half(half: Half, options: &Options) -> Result<Box<dyn Stage>, StageError> {
     Ok(match picture::is_active(half, options) {
         true => Box::new(Tracker::new(options)?),
         false => Box::new(PassThrough),
@@ -127,7 +135,7 @@ struct Tracker {
 }
 
 impl Tracker {
-    fn new(options: &Options) -> StageResult<Self> {
+    fn new(options: &Options) -> Result<Self, StageError> {
         let target = match options.text("mode") {
             "colour" => Target::Colour(ycc(colour(options).map_err(StageError::Own)?)),
             _ => Target::Motion,
@@ -151,7 +159,13 @@ impl Tracker {
 }
 
 impl Stage for Tracker {
-    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(
+        &mut self,
+        port: Port,
+        mut message: Message,
+        _now: Time,
+        out: &mut Outbox,
+    ) -> Result<(), StageError> {
         let Some(VideoMessage::Frame(picture)) = VideoMessage::parse(&message.body) else {
             self.others += 1;
             out.send(port, message);

@@ -35,8 +35,8 @@ pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
 pub use connection::{CloseReason, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Progress, Pull,
-    PullSlot, Pulled, Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled, Pushed,
+    Readiness, Scope, SealKeys, Time, TraceCtl, TransportClass, TransportCtl,
 };
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
@@ -57,36 +57,41 @@ static OPTIONS: [OptionSpec; 9] = [
     send_queue::MAX,
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    local(
-        "window",
-        OptionKind::Size { min: 64 << 10, max: 1 << 30 },
-        "16MiB",
-        "receive window: bytes that the peer may have in flight to this host or unread on it",
-    ),
-    local(
-        "late",
-        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        "500ms",
-        "abandon a record of a timely flow that has not arrived after this time",
-    ),
-    local(
-        "partial_bytes",
-        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        "96MiB",
-        "memory for incomplete records, bytes; beyond it only the oldest makes progress",
-    ),
-    local(
-        "datagram",
-        OptionKind::Size { min: 0, max: 65_507 },
-        "0",
-        "largest UDP datagram to probe for, bytes; 0 uses the limit of the outgoing interface; the path may carry less",
-    ),
-    local(
-        "congestion",
-        OptionKind::Choice(&["cubic", "newreno", "bbr"]),
-        "cubic",
-        "congestion control algorithm",
-    ),
+    OptionSpec {
+        name: "window",
+        kind: OptionKind::Size { min: 64 << 10, max: 1 << 30 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "receive window: bytes that the peer may have in flight to this host or unread on it",
+    },
+    OptionSpec {
+        name: "late",
+        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        default: "500ms",
+        scope: Scope::Local,
+        doc: "abandon a record of a timely flow that has not arrived after this time",
+    },
+    OptionSpec {
+        name: "partial_bytes",
+        kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
+        default: "96MiB",
+        scope: Scope::Local,
+        doc: "memory for incomplete records, bytes; beyond it only the oldest makes progress",
+    },
+    OptionSpec {
+        name: "datagram",
+        kind: OptionKind::Size { min: 0, max: 65_507 },
+        default: "0",
+        scope: Scope::Local,
+        doc: "largest UDP datagram to probe for, bytes; 0 uses the limit of the outgoing interface; the path may carry less",
+    },
+    OptionSpec {
+        name: "congestion",
+        kind: OptionKind::Choice(&["cubic", "newreno", "bbr"]),
+        default: "cubic",
+        scope: Scope::Local,
+        doc: "congestion control algorithm",
+    },
     socket::BUFFERS,
 ];
 
@@ -112,13 +117,20 @@ const STREAMS_MAX: u32 = 64;
 pub struct Quic;
 
 impl TransportClass for Quic {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "quic",
-            summary: "records over QUIC: reliable and ordered, or unordered and timely, as the flow needs",
-            doc: include_str!("quic.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "quic"
+    }
+
+    fn summary(&self) -> &'static str {
+        "records over QUIC: reliable and ordered, or unordered and timely, as the flow needs"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("quic.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn facts(&self) -> DatagramFacts {
@@ -129,7 +141,7 @@ impl TransportClass for Quic {
         true
     }
 
-    fn dial(&self, peer: SocketAddr, _options: &Options) -> PartnerResult<OwnedFd> {
+    fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
         socket::dial(SocketType::DGRAM, peer)
     }
 
@@ -139,7 +151,7 @@ impl TransportClass for Quic {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> PartnerResult<Box<dyn Partner>> {
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         let socket_bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
         let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
@@ -238,7 +250,7 @@ fn now() -> Time {
 
 impl QuicPartner {
     /// Returns an error if the connection is over.
-    fn check(&self) -> PartnerResult {
+    fn check(&self) -> Result<(), PartnerError> {
         match self.link.close_reason() {
             None => Ok(()),
             Some(CloseReason::Closed(_)) => Err(self.gone("the other host closed it")),
@@ -312,7 +324,7 @@ impl QuicPartner {
         has_news || written.bytes > 0
     }
 
-    fn flush(&mut self) -> PartnerResult<CtlReply> {
+    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
         self.check()?;
         self.write_queue();
         self.link.drive_output();
@@ -327,7 +339,7 @@ impl QuicPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> PartnerResult<Next> {
+    fn next(&mut self) -> Result<Next, PartnerError> {
         let mut has_turned = false;
         loop {
             if let Some(connection) = self.link.state() {
@@ -411,7 +423,7 @@ impl QuicPartner {
 }
 
 impl Partner for QuicPartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         // The record header names the flow. At most one flow is pushed.
         if template.direction == Direction::In {
             self.is_timely = template.class == FlowClass::Timely;
@@ -419,7 +431,7 @@ impl Partner for QuicPartner {
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
         self.flush().map(drop)
     }
 
@@ -449,7 +461,7 @@ impl Partner for QuicPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -457,7 +469,7 @@ impl Partner for QuicPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => self.flush(),
             Ctl::Finish => {

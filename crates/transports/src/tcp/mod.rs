@@ -12,8 +12,8 @@ use crate::socket;
 use crate::timestamps::KernelTimestamps;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
-    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Scope, SealKeys, Time, TransportClass, TransportCtl,
 };
 use pacer::Pacer;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
@@ -36,24 +36,27 @@ static OPTIONS: [OptionSpec; 6] = [
     send_queue::MAX,
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    local(
-        "keep",
-        OptionKind::Size { min: 0, max: 1 << 30 },
-        "16MiB",
-        "unused buffers for large records that are kept for reuse, bytes",
-    ),
-    local(
-        "socket_bytes",
-        OptionKind::Size { min: 0, max: 1 << 30 },
-        "0",
-        "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
-    ),
-    local(
-        "congestion",
-        OptionKind::Text { max: 15 },
-        "",
-        "congestion control algorithm, such as cubic or bbr; empty for the system's default",
-    ),
+    OptionSpec {
+        name: "keep",
+        kind: OptionKind::Size { min: 0, max: 1 << 30 },
+        default: "16MiB",
+        scope: Scope::Local,
+        doc: "unused buffers for large records that are kept for reuse, bytes",
+    },
+    OptionSpec {
+        name: "socket_bytes",
+        kind: OptionKind::Size { min: 0, max: 1 << 30 },
+        default: "0",
+        scope: Scope::Local,
+        doc: "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
+    },
+    OptionSpec {
+        name: "congestion",
+        kind: OptionKind::Text { max: 15 },
+        default: "",
+        scope: Scope::Local,
+        doc: "congestion control algorithm, such as cubic or bbr; empty for the system's default",
+    },
 ];
 
 /// The transport `tcp`.
@@ -61,13 +64,20 @@ static OPTIONS: [OptionSpec; 6] = [
 pub struct Tcp;
 
 impl TransportClass for Tcp {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "tcp",
-            summary: "records in one TCP stream: reliable, in order; a late record delays those behind it",
-            doc: include_str!("tcp.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "records in one TCP stream: reliable, in order; a late record delays those behind it"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("tcp.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn facts(&self) -> DatagramFacts {
@@ -78,7 +88,7 @@ impl TransportClass for Tcp {
         false
     }
 
-    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd> {
+    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
         let socket = socket::dial(SocketType::STREAM, peer)?;
         tune(&socket, options)?;
         Ok(socket)
@@ -90,13 +100,13 @@ impl TransportClass for Tcp {
         _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> PartnerResult<Box<dyn Partner>> {
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         tune(&socket, options)?;
         Ok(Box::new(TcpPartner::new(socket, options, keys)))
     }
 }
 
-fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
+fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
     // Best effort: kernels before Linux 6.15 do not know the option and retransmit later.
     let _ = sys::net::resend_soon(socket);
@@ -198,7 +208,7 @@ impl TcpPartner {
     }
 
     /// Sends the queue until it is empty or the socket is full.
-    fn flush(&mut self) -> PartnerResult {
+    fn flush(&mut self) -> Result<(), PartnerError> {
         while !self.queue.is_empty() {
             let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
             let chunks = self.queue.records.iter().flat_map(|(_, record)| record.chunks());
@@ -265,7 +275,7 @@ impl TcpPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> PartnerResult<Next> {
+    fn next(&mut self) -> Result<Next, PartnerError> {
         for _ in 0..RECEIVE_CALLS_MAX {
             let next = self.deframer.next();
             if let Some((flow, mut record)) = next.map_err(|error| self.broken(&error.to_string()))? {
@@ -292,7 +302,7 @@ impl TcpPartner {
         Ok(Next::Nothing)
     }
 
-    fn receive(&mut self) -> PartnerResult {
+    fn receive(&mut self) -> Result<(), PartnerError> {
         self.counts.receive_calls += 1;
         let socket = &self.socket;
         let timestamps = self.timestamps.as_deref_mut().filter(|timestamps| timestamps.has_arrivals());
@@ -338,12 +348,12 @@ impl TcpPartner {
 }
 
 impl Partner for TcpPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         // The record header names the flow.
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
         self.flush()
     }
 
@@ -375,7 +385,7 @@ impl Partner for TcpPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -383,7 +393,7 @@ impl Partner for TcpPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => self.flush().map(|()| self.queue.flushed()),
             Ctl::Finish => {

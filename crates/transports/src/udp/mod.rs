@@ -31,8 +31,8 @@ use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
-    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Scope, SealKeys, Time, TransportClass, TransportCtl,
 };
 use fragment::Fragment;
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
@@ -66,39 +66,44 @@ const REFUSALS_MAX: usize = 2;
 const RECEIVE_CALLS_MAX: usize = 64;
 
 static OPTIONS: [OptionSpec; 9] = [
-    local(
-        "datagram",
-        OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
-        "1452",
-        "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
-    ),
+    OptionSpec {
+        name: "datagram",
+        kind: OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
+        default: "1452",
+        scope: Scope::Local,
+        doc: "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
+    },
     OptionSpec { doc: "largest body of a record, bytes; it must fit 65535 datagrams", ..send_queue::MAX },
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    local(
-        "partials",
-        OptionKind::Integer { min: 1, max: 1 << 16 },
-        "1024",
-        "incomplete records that are kept, at most; the oldest is dropped",
-    ),
-    local(
-        "partial_bytes",
-        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        "96MiB",
-        "memory for incomplete records, bytes, at most; the oldest is dropped",
-    ),
-    local(
-        "patience",
-        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        "3s",
-        "abandon a record, sending or receiving, after no part of it arrived for this long",
-    ),
-    local(
-        "spin",
-        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
-        "60us",
-        "inside a record with datagrams closer than this, poll the socket this long before sleeping",
-    ),
+    OptionSpec {
+        name: "partials",
+        kind: OptionKind::Integer { min: 1, max: 1 << 16 },
+        default: "1024",
+        scope: Scope::Local,
+        doc: "incomplete records that are kept, at most; the oldest is dropped",
+    },
+    OptionSpec {
+        name: "partial_bytes",
+        kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
+        default: "96MiB",
+        scope: Scope::Local,
+        doc: "memory for incomplete records, bytes, at most; the oldest is dropped",
+    },
+    OptionSpec {
+        name: "patience",
+        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        default: "3s",
+        scope: Scope::Local,
+        doc: "abandon a record, sending or receiving, after no part of it arrived for this long",
+    },
+    OptionSpec {
+        name: "spin",
+        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
+        default: "60us",
+        scope: Scope::Local,
+        doc: "inside a record with datagrams closer than this, poll the socket this long before sleeping",
+    },
     socket::BUFFERS,
 ];
 
@@ -107,13 +112,20 @@ static OPTIONS: [OptionSpec; 9] = [
 pub struct Udp;
 
 impl TransportClass for Udp {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "udp",
-            summary: "records in UDP datagrams: a lost record does not delay the others",
-            doc: include_str!("udp.md"),
-            options: &OPTIONS,
-        }
+    fn name(&self) -> &'static str {
+        "udp"
+    }
+
+    fn summary(&self) -> &'static str {
+        "records in UDP datagrams: a lost record does not delay the others"
+    }
+
+    fn doc(&self) -> &'static str {
+        include_str!("udp.md")
+    }
+
+    fn options(&self) -> &'static [OptionSpec] {
+        &OPTIONS
     }
 
     fn facts(&self) -> DatagramFacts {
@@ -124,7 +136,7 @@ impl TransportClass for Udp {
         true
     }
 
-    fn dial(&self, peer: SocketAddr, _options: &Options) -> PartnerResult<OwnedFd> {
+    fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
         socket::dial(SocketType::DGRAM, peer)
     }
 
@@ -134,7 +146,7 @@ impl TransportClass for Udp {
         _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> PartnerResult<Box<dyn Partner>> {
+    ) -> Result<Box<dyn Partner>, PartnerError> {
         let bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), bytes, bytes)?;
         // Best effort: without UDP_GRO each call receives one datagram.
@@ -282,14 +294,14 @@ impl UdpPartner {
 
     /// Processes received datagrams, for their receipts, and then the sender's timeout. The application may not pull,
     /// for example at the end.
-    fn receive_receipts(&mut self) -> PartnerResult {
+    fn receive_receipts(&mut self) -> Result<(), PartnerError> {
         while self.reassembly.ready() < READY_RECORDS_MAX && self.receive()? {}
         self.sender.handle_timeout(Time(sys::clock::boot_ns()));
         Ok(())
     }
 
     /// Sends as much as the rate, the window and the socket allow.
-    fn flush(&mut self) -> PartnerResult {
+    fn flush(&mut self) -> Result<(), PartnerError> {
         if self.is_finishing && !self.is_done() {
             self.receive_receipts()?;
         }
@@ -388,7 +400,7 @@ impl UdpPartner {
     }
 
     /// Handles all timers, once the socket is empty.
-    fn handle_timers(&mut self) -> PartnerResult {
+    fn handle_timers(&mut self) -> Result<(), PartnerError> {
         let timers = [self.arrivals.due(), self.sender.timeout(), self.reassembly.expires()];
         if timers == [None; 3] && self.sender.is_empty() {
             return Ok(());
@@ -401,7 +413,7 @@ impl UdpPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> PartnerResult<Next> {
+    fn next(&mut self) -> Result<Next, PartnerError> {
         for _ in 0..RECEIVE_CALLS_MAX {
             if let Some((flow, body)) = self.reassembly.next() {
                 self.flow = FlowKey(flow);
@@ -416,7 +428,7 @@ impl UdpPartner {
     }
 
     /// Receives one or more datagrams. Returns false if the socket is empty.
-    fn receive(&mut self) -> PartnerResult<bool> {
+    fn receive(&mut self) -> Result<bool, PartnerError> {
         let received = loop {
             self.counts.receive_calls += 1;
             let error = match sys::net::receive_datagrams(&self.socket, self.receive_slab.with_room()) {
@@ -584,12 +596,12 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl Partner for UdpPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
         // The record header names the flow.
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
         self.flush()
     }
 
@@ -631,7 +643,7 @@ impl Partner for UdpPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -639,7 +651,7 @@ impl Partner for UdpPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => self.flush().map(|()| self.flushed()),
             Ctl::Finish => {
