@@ -611,6 +611,9 @@ impl DeviceHost {
             }
         }
         for id in forgotten {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.kill_worker();
+            }
             self.end_session(id, "this host is no longer paired with the other", emit);
         }
     }

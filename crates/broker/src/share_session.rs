@@ -296,7 +296,8 @@ impl Session {
         self.common.link.keys()?.accept(said)
     }
 
-    /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover.
+    /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover. The worker, which holds
+    /// their descriptors and may ignore orders, is killed; the other devices continue in a new one.
     pub fn permit(&mut self, permit: Permit, shared: &mut Offers, emit: &mut dyn FnMut(Event)) {
         self.permit = permit;
         let is_lost = |driver: &Driver<OpenDevice>| {
@@ -306,8 +307,11 @@ impl Session {
         };
         let lost = self.common.drivers.iter().filter(|(_, driver)| is_lost(driver));
         let lost: Vec<u32> = lost.map(|(driver, _)| *driver).collect();
-        for driver in lost {
-            self.take_device(driver, "it is no longer shared with this host", shared, emit);
+        for driver in &lost {
+            self.take_device(*driver, "it is no longer shared with this host", shared, emit);
+        }
+        if !lost.is_empty() {
+            self.kill_worker();
         }
     }
 

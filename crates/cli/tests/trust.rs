@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Ended, PATIENCE, Scratch, Service, command, end};
+use support::{Ended, PATIENCE, Scratch, Service, command, end, workers_of};
 
 /// A user with a separate state directory, as on a separate host.
 struct User(Scratch);
@@ -166,6 +167,27 @@ fn a_peer_sees_permitted_devices_and_is_disconnected_when_removed() {
     let mut hers = other.serves(&["attach", &format!("{address}/hers"), "--as", "null"]);
     hers.wait("attached");
     b.says(&["attach", &format!("{address}/hers"), "--as", "null"]).refused_with(1, "there is: nothing");
+}
+
+/// A worker that ignores orders loses the device with the permission, by a signal.
+#[test]
+fn a_stuck_worker_loses_a_device_with_the_permission() {
+    let (a, b) = paired();
+    let (mut share, address) = a.shares("pattern:rate=200", &["--name", "cam"]);
+    let from = format!("{address}/cam");
+    for (order, event) in
+        [(&["peers", "restrict", "b", "mouse"][..], "detached"), (&["peers", "remove", "b"], "peer-left")]
+    {
+        let mut using = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
+        using.wait("attached");
+        flows(&mut using, 20);
+        let [worker] = workers_of(&share.child)[..] else { panic!("one worker serves one peer") };
+        kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::STOP).unwrap();
+        a.says(order).done();
+        share.wait(event);
+        assert!(!workers_of(&share.child).contains(&worker), "the stuck worker keeps the device");
+        a.says(&["peers", "restrict", "b", "--all"]);
+    }
 }
 
 #[track_caller]

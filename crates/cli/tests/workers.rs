@@ -14,20 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, outboard};
+use support::{PATIENCE, Scratch, Service, outboard, workers_of};
 use wire::Container;
-
-/// Returns the current workers of a broker.
-fn workers_of(broker: &Child) -> Vec<u32> {
-    let parent = format!("PPid:\t{}", broker.id());
-    let is_its = |pid: &u32| {
-        let read = |what| fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
-        read("status").lines().any(|line| line == parent) && read("cmdline").contains("\0worker\0")
-    };
-    let processes =
-        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    processes.filter(is_its).collect()
-}
 
 #[track_caller]
 fn worker_of(broker: &Child) -> u32 {

@@ -23,7 +23,7 @@ impl Session {
         self.processor.owed_ns(now()) <= OWED_NS_MAX
     }
 
-    /// Kills a worker that exceeds its limit.
+    /// Kills the worker, which exceeds its limit or has lost a permission.
     pub fn kill_worker(&mut self) {
         self.common.workers.kill();
     }

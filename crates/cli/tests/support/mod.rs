@@ -288,3 +288,16 @@ fn read_events(stdout: ChildStdout) -> Receiver<Value> {
     });
     receive
 }
+
+/// Returns the current workers of a broker.
+pub(crate) fn workers_of(broker: &Child) -> Vec<u32> {
+    let parent = format!("PPid:\t{}", broker.id());
+    let is_its = |pid: &u32| {
+        let read = |what| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+        read("status").lines().any(|line| line == parent) && read("cmdline").contains("\0worker\0")
+    };
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    processes.filter(is_its).collect()
+}
