@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use sys::address::host_name;
 use sys::stop::Stop;
-use trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, Peer, PeerKey, Trust, join};
+use trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, Peer, PeerKey, Trust, join};
 
 impl From<PairError> for Failure {
     fn from(error: PairError) -> Self {
@@ -33,6 +33,8 @@ enum PairEvent<'a> {
     Code { code: &'a str, address: SocketAddr, command: &'a str },
     /// A host sent a wrong code.
     WrongGuess { guesses_left: usize },
+    /// An address opens many connections without a code: its oldest ones are closed.
+    Crowded { address: IpAddr },
     /// The pairing is complete.
     Paired { name: &'a str, key: &'a PeerKey },
 }
@@ -91,11 +93,19 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
         text.push('\n');
     }
     events.emit_result(&PairEvent::Code { code: &code, address, command: &command }, &text);
-    let mut wrong = |guesses_left| {
-        let text = format!("wrong code received; {guesses_left} more wrong codes end the pairing");
-        events.emit_result(&PairEvent::WrongGuess { guesses_left }, &text);
+    let mut tell_user = |incident| match incident {
+        PairingIncident::WrongGuess { left } => {
+            let text = format!("wrong code received; {left} more wrong codes end the pairing");
+            events.emit_result(&PairEvent::WrongGuess { guesses_left: left }, &text);
+        }
+        PairingIncident::Crowded { address } => {
+            let text = format!(
+                "{address} opens many connections without a code: its oldest ones are closed, so that others can pair"
+            );
+            events.emit_result(&PairEvent::Crowded { address }, &text);
+        }
     };
-    Ok(offer.wait(CODE_LIFETIME, &stop, &mut wrong)?)
+    Ok(offer.wait(CODE_LIFETIME, &stop, &mut tell_user)?)
 }
 
 /// `CODE@HOST[:PORT]`.

@@ -14,13 +14,14 @@ pub mod quic_stream;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod visitors;
 
 use contract::Secret;
 use contract::ServiceError;
 use files::Stamp;
 use identity::Identity;
 pub use identity::PeerKey;
-pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, join};
+pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, join};
 pub use peers::SELF;
 pub use peers::{Peer, Peers};
 use rustls::{ClientConfig, ServerConfig};

@@ -8,17 +8,18 @@
 //! wrong, and uses up one attempt.
 
 use crate::channel::SecureStream;
+use crate::visitors::Visitors;
 use crate::{PeerKey, Trust, tls};
 use contract::ServiceError;
 use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::hmac;
 use rustls::ServerConfig;
 use spake2::{Ed25519Group, Identity, Password, Spake2};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -41,8 +42,6 @@ const CODE_DIGITS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for a whole connection.
 const VISIT: Duration = Duration::from_secs(30);
-/// Limit of concurrent connections.
-const VISITORS_MAX: usize = 16;
 const EXPORTER: &[u8] = b"EXPORTER-outboard-pairing";
 
 /// Reasons for a failed pairing.
@@ -223,6 +222,21 @@ pub struct Offer {
     address: SocketAddr,
 }
 
+/// An incident while this host shows a code, for its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PairingIncident {
+    /// A host proved another code.
+    WrongGuess {
+        /// Attempts left.
+        left: usize,
+    },
+    /// An address has so many connections without a proof that its oldest ones are closed. Reported once an address.
+    Crowded {
+        /// The address.
+        address: IpAddr,
+    },
+}
+
 /// Events of a visitor's connection that concern the others.
 enum Visit {
     Paired(Result<Paired, ServiceError>),
@@ -237,7 +251,7 @@ struct Host {
     code: Code,
     /// Attempts left; locked while a proof is checked. `None` after a successful pairing.
     tries: Mutex<usize>,
-    visitors: AtomicUsize,
+    visitors: Visitors,
 }
 
 impl Offer {
@@ -262,12 +276,12 @@ impl Offer {
     }
 
     /// Waits until another host proves the code, wrong guesses void it, it expires after `lifetime`, or
-    /// `stop` is set. Calls `wrong` after each wrong guess with the number of attempts left.
+    /// `stop` is set. Reports the incidents in the meantime to `tell_user`.
     pub fn wait(
         self,
         lifetime: Duration,
         stop: &Stop,
-        wrong: &mut dyn FnMut(usize),
+        tell_user: &mut dyn FnMut(PairingIncident),
     ) -> Result<Paired, PairError> {
         let failed = |error| ServiceError::os("waiting", error);
         let config = tls::server(&self.trust.identity, tls::PAIRING)
@@ -277,20 +291,21 @@ impl Offer {
             config: Arc::new(config),
             code: self.code,
             tries: Mutex::new(TRIES),
-            visitors: AtomicUsize::new(0),
+            visitors: Visitors::default(),
         });
         let (tell, visits): (Sender<Visit>, Receiver<Visit>) = channel();
         let wake = sys::event::Event::new().map_err(failed)?;
         let mut poller = Poller::new().map_err(failed)?;
         let until = Instant::now() + lifetime;
         let mut left = TRIES;
+        let mut crowding = BTreeSet::new();
         loop {
             while let Ok(visit) = visits.try_recv() {
                 match visit {
                     Visit::Paired(paired) => return Ok(paired?),
                     Visit::Wrong => {
                         left -= 1;
-                        wrong(left);
+                        tell_user(PairingIncident::WrongGuess { left });
                         if left == 0 {
                             return Err(PairError::Void);
                         }
@@ -306,9 +321,11 @@ impl Offer {
                 return Err(PairError::Expired);
             };
             while let Ok((socket, peer)) = self.listener.accept() {
-                if host.visitors.fetch_add(1, Ordering::AcqRel) >= VISITORS_MAX {
-                    host.visitors.fetch_sub(1, Ordering::AcqRel);
+                let Ok((number, closed)) = host.visitors.admit(canonical(peer).ip(), &socket) else {
                     continue;
+                };
+                if let Some(address) = closed.filter(|address| crowding.insert(*address)) {
+                    tell_user(PairingIncident::Crowded { address });
                 }
                 let (host, tell, wake) = (host.clone(), tell.clone(), wake.clone());
                 thread::Builder::new()
@@ -318,7 +335,7 @@ impl Offer {
                         if let Ok(Some(visit)) = host.receive(socket, peer) {
                             let _ = tell.send(visit);
                         }
-                        host.visitors.fetch_sub(1, Ordering::AcqRel);
+                        host.visitors.forget(number);
                         wake.signal();
                     })
                     .map_err(failed)?;

@@ -185,6 +185,25 @@ fn a_code_is_void_after_three_of_a_thousand_guesses() {
     assert_eq!(guesser.trust.peers().unwrap(), Peers::default());
 }
 
+/// Connections that send a byte now and then keep nobody out, and the user who shows the code is told once.
+#[test]
+fn dripping_connections_make_room() {
+    let [shows, types] = [User::new(), User::new()];
+    let offer = Offer::new(shows.trust.clone(), anywhere()).unwrap();
+    let (address, code, stop) = (offer.address(), offer.code(), Stop::new().unwrap());
+    let waits = thread::spawn(move || {
+        let mut incidents = Vec::new();
+        let paired = offer.wait(Duration::from_secs(60), &stop, &mut |incident| incidents.push(incident));
+        (paired, incidents)
+    });
+    let mut dripping: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    dripping.iter_mut().for_each(|stream| drop(stream.write_all(b"o")));
+    join(&types.trust, &code, "there", address).unwrap();
+    let (paired, incidents) = waits.join().unwrap();
+    paired.unwrap();
+    assert_eq!(incidents, [PairingIncident::Crowded { address: address.ip() }]);
+}
+
 fn in_time() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
