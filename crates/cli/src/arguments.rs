@@ -290,7 +290,7 @@ pub(crate) struct Share {
 /// stores the other's key.
 #[derive(Debug, Args)]
 pub(crate) struct Pair {
-    /// Code and address that the other host shows: CODE@HOST[:PORT]
+    /// Code and address that the other host shows: CODE@HOST[:PORT], or HOST[:PORT] to type the code afterwards
     #[arg(value_name = "CODE@HOST")]
     pub(crate) with: Option<String>,
     /// Address to listen on [default: [::]:7845, or another port if that one is in use]

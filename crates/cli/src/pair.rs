@@ -9,7 +9,7 @@ use contract::ServiceError;
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use serde::Serialize;
-use std::io::{self, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use sys::address::host_name;
 use sys::stop::Stop;
@@ -25,6 +25,9 @@ impl From<PairError> for Failure {
     }
 }
 
+/// Longest line that is read as a code.
+const CODE_BYTES_MAX: u64 = 100;
+
 /// Output of `pair --json`, one object a line.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
@@ -39,7 +42,7 @@ enum PairEvent<'a> {
     Paired { name: &'a str, key: &'a PeerKey },
 }
 
-/// `outboard pair [CODE@HOST]`.
+/// `outboard pair [[CODE@]HOST]`.
 pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
     let events = Events::new(words.json.json, false, false);
     let trust = Trust::open()?;
@@ -108,14 +111,17 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
     Ok(offer.wait(CODE_LIFETIME, &stop, &mut tell_user)?)
 }
 
-/// `CODE@HOST[:PORT]`.
+/// `[CODE@]HOST[:PORT]`. Other users of this host see a command line; a code that is typed at the prompt stays secret.
 fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
-    let Some((code, place)) = with.rsplit_once('@').filter(|(_, place)| !place.is_empty()) else {
-        return Err(Failure::Usage(format!(
-            "`{with}` is not CODE@HOST, such as 1234-5678@studio: run `outboard pair` on the other host to get the code"
-        )));
+    let (code, place) = match with.rsplit_once('@') {
+        Some((code, place)) if !place.is_empty() => (Code::parse(code)?, place),
+        None if Code::parse(with).is_err() => (ask_code(with)?, with),
+        _ => {
+            return Err(Failure::Usage(format!(
+                "`{with}` is not CODE@HOST, such as 1234-5678@studio: run `outboard pair` on the other host to get the code"
+            )));
+        }
     };
-    let code = Code::parse(code)?;
     let address = with_port(place);
     let host = sys::address::host_of(&address);
     let mut last = None;
@@ -126,6 +132,18 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
         }
     }
     Err(last.map_or_else(|| Failure::Failed(format!("{place}: the name has no address")), Failure::from))
+}
+
+/// Reads the code from standard input.
+fn ask_code(place: &str) -> Result<Code, Failure> {
+    if io::stdin().is_terminal() {
+        eprint!("code that {place} shows: ");
+    }
+    let mut code = String::new();
+    let failed = |error| Failure::Failed(format!("reading the code: {error}"));
+    // A code has few characters; a longer line is none.
+    io::stdin().lock().take(CODE_BYTES_MAX).read_line(&mut code).map_err(failed)?;
+    Ok(Code::parse(code.trim())?)
 }
 
 fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {

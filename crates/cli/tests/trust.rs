@@ -9,7 +9,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -218,6 +218,23 @@ fn a_code_takes_three_wrong_guesses_and_no_more() {
     b.says(&["pair", "12-34@host"]).refused_with(2, "is no code");
     b.says(&["pair", "1234-5678"]).refused_with(2, "CODE@HOST");
     assert_eq!((a.peers(), b.peers()), (Value::Array(vec![]), Value::Array(vec![])));
+}
+
+/// The code is typed at the prompt: other users of the host would see it on a command line.
+#[test]
+fn a_code_is_read_from_standard_input() {
+    let (a, b) = (User::new(), User::new());
+    let (mut shown, with) = a.shows();
+    let (code, place) = with.split_once('@').unwrap();
+    let typed = |text: &str| {
+        let mut child = b.command(&["pair", place]).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        end(child, "pair")
+    };
+    typed("").refused_with(2, "is no code");
+    typed("12-34\n").refused_with(2, "is no code");
+    typed(&format!("{code}\n")).done();
+    shown.wait("paired");
 }
 
 #[test]
