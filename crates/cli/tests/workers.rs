@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 use std::sync::Arc;
@@ -562,6 +563,8 @@ fn a_recording_survives_kills_of_workers() {
     assert!(reader.join().unwrap() >= count as usize - 2);
     let Bench { _scratch, attach, .. } = bench;
     assert_eq!(end_of(attach), Some(0));
+    let mode = fs::metadata(&recording).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "others cannot read a recording");
     let recorded = fs::read_to_string(recording).unwrap();
     let lines: BTreeSet<u32> = recorded.lines().map(|line| line.parse().expect("a whole line")).collect();
     assert!(lines.first() == Some(&0) && lines.last() == Some(&(count - 1)), "{} lines", lines.len());

@@ -50,6 +50,11 @@ pub struct Description {
     pub properties: Vec<u8>,
 }
 
+impl Description {
+    /// Class of a side port, which records what a pair sees.
+    pub const SIDE_PORT: &str = "side port";
+}
+
 /// A device found on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {

@@ -113,7 +113,7 @@ impl Target {
     fn open(text: &str, is_shared: bool) -> Result<Target, String> {
         let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
         let like = Description {
-            class: "side port".into(),
+            class: Description::SIDE_PORT.into(),
             summary: "a side port".into(),
             flows: vec![FlowOffer {
                 direction: FlowDirection::DeviceToApplication,

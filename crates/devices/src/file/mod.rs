@@ -27,15 +27,23 @@ const OPTIONS: &[OptionSpec] = &[
     MAX_OPTION,
 ];
 
-/// Opens a file or a FIFO: for reading as a device, for writing as an application.
-pub(crate) fn open(path: &str, role: Role, append: bool) -> Result<OwnedFd, DeviceError> {
+/// Opens a file or a FIFO: for reading as a device, for writing as an application. A recording, which a side port creates,
+/// is readable by its user only.
+pub(crate) fn open(
+    path: &str,
+    role: Role,
+    append: bool,
+    like: Option<&Description>,
+) -> Result<OwnedFd, DeviceError> {
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let descriptor = match role {
         Role::Device => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()),
         Role::Application => {
             let end = if append { OFlags::APPEND } else { OFlags::TRUNC };
             let flags = flags | OFlags::CREATE | end;
-            match rustix::fs::open(path, flags | OFlags::WRONLY, Mode::from_raw_mode(0o666)) {
+            let is_recording = like.is_some_and(|like| like.class == Description::SIDE_PORT);
+            let mode = Mode::from_raw_mode(if is_recording { 0o600 } else { 0o666 });
+            match rustix::fs::open(path, flags | OFlags::WRONLY, mode) {
                 // A FIFO without a reader. Opened for both, it accepts data before a reader comes.
                 Err(rustix::io::Errno::NXIO) => rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty()),
                 other => other,
@@ -70,14 +78,9 @@ impl DeviceClass for File {
         OPTIONS
     }
 
-    fn open(
-        &self,
-        spec: &DeviceSpec,
-        role: Role,
-        _like: Option<&Description>,
-    ) -> Result<Opened, DeviceError> {
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         Framing::of(spec)?;
-        let descriptor = open(&spec.target, role, spec.options.flag("append"))?;
+        let descriptor = open(&spec.target, role, spec.options.flag("append"), like)?;
         let description = plain::description(spec, plain::forward_flow(), "stdout");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }

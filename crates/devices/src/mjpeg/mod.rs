@@ -66,8 +66,8 @@ impl DeviceClass for Mjpeg {
         OPTIONS
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let descriptor = y4m::open_film(spec, role)?;
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+        let descriptor = y4m::open_film(spec, role, like)?;
         let description = plain::description(spec, plain::video_flow(), self.application());
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }

@@ -75,8 +75,8 @@ impl DeviceClass for Y4m {
         OPTIONS
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let descriptor = open_film(spec, role)?;
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+        let descriptor = open_film(spec, role, like)?;
         let description = plain::description(spec, plain::video_flow(), self.application());
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }
@@ -103,11 +103,15 @@ fn name(spec: &DeviceSpec, role: Role) -> String {
 }
 
 /// Opens a film: a file, a FIFO, or standard input or output.
-pub(crate) fn open_film(spec: &DeviceSpec, role: Role) -> Result<OwnedFd, DeviceError> {
+pub(crate) fn open_film(
+    spec: &DeviceSpec,
+    role: Role,
+    like: Option<&Description>,
+) -> Result<OwnedFd, DeviceError> {
     let descriptor = match (spec.target.as_str(), role) {
         ("", Role::Device) => stdio::duplicate(rustix::stdio::stdin(), &spec.class)?,
         ("", Role::Application) => stdio::duplicate(rustix::stdio::stdout(), &spec.class)?,
-        (path, role) => file::open(path, role, false)?,
+        (path, role) => file::open(path, role, false, like)?,
     };
     if role == Role::Device && spec.options.flag("loop") {
         let status = rustix::fs::fstat(&descriptor)
