@@ -1,6 +1,6 @@
 //! The limits of a session by name, and their parser.
 
-use contract::{OptionKind, OptionSpec, Scope, ServiceError};
+use contract::{OptionKind, OptionSpec, ServiceError, local};
 use modules::check_options;
 use session::{Admittance, Limits, Rates, StoreFull};
 use std::time::Duration;
@@ -14,34 +14,30 @@ const BYTES: OptionKind = OptionKind::Size { min: 1, max: 1 << 40 };
 const TIME: OptionKind =
     OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(86_400) };
 
-const fn limit(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
 /// The limits that `--limit` sets.
 pub static LIMITS: &[OptionSpec] = &[
-    limit("silence", TIME, "700ms", "silence of the other host after which a device goes neutral"),
-    limit("keep", TIME, "120s", "how long a session without a connection waits for its peer"),
-    limit("drain", TIME, "2s", "how long a stopping host delivers flows whose source has ended"),
-    limit("sessions", COUNT, "128", "sessions at once"),
-    limit("sessions_per_peer", COUNT, "64", "sessions of one peer at once"),
-    limit("drivers", COUNT, "64", "open devices of one session"),
-    limit("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no limit"),
-    limit("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no limit"),
-    limit(
+    local("silence", TIME, "700ms", "silence of the other host after which a device goes neutral"),
+    local("keep", TIME, "120s", "how long a session without a connection waits for its peer"),
+    local("drain", TIME, "2s", "how long a stopping host delivers flows whose source has ended"),
+    local("sessions", COUNT, "128", "sessions at once"),
+    local("sessions_per_peer", COUNT, "64", "sessions of one peer at once"),
+    local("drivers", COUNT, "64", "open devices of one session"),
+    local("device_bytes", RATE_BYTES, "0", "bytes of one device in a second, both ways; 0: no limit"),
+    local("session_bytes", RATE_BYTES, "0", "bytes of one session in a second, both ways; 0: no limit"),
+    local(
         "cpu_percent_per_peer",
         PERCENT,
         "0",
         "processor time for the flows of one peer, per cent of one processor; 0: no limit",
     ),
-    limit("store_bytes", BYTES, "16MiB", "unacknowledged bytes of one flow"),
-    limit(
+    local("store_bytes", BYTES, "16MiB", "unacknowledged bytes of one flow"),
+    local(
         "store_full",
         OptionKind::Choice(StoreFull::WORDS),
         "block",
         "reaction to a full replay store: stop reading the device, drop the oldest records, or end the flow",
     ),
-    limit(
+    local(
         "message_bytes",
         BYTES,
         "4MiB",
@@ -51,25 +47,25 @@ pub static LIMITS: &[OptionSpec] = &[
 
 /// The limits that are the same on every host. An error that names one carries its value too.
 pub static FIXED_LIMITS: &[OptionSpec] = &[
-    limit("ping_interval", TIME, "100ms", "time between pings"),
-    limit("greeting", TIME, "5s", "time in which a new connection must introduce itself"),
-    limit("greetings", COUNT, "256", "connections without an introduction"),
-    limit("greetings_per_address", COUNT, "128", "connections of one address without an introduction"),
-    limit("connections_per_second", COUNT, "100", "new connections of one address in a second"),
-    limit("handshakes_per_second", COUNT, "200", "handshakes of all addresses in a second"),
-    limit("control_messages_per_peer", COUNT, "20000", "control messages of one peer in a second"),
-    limit(
+    local("ping_interval", TIME, "100ms", "time between pings"),
+    local("greeting", TIME, "5s", "time in which a new connection must introduce itself"),
+    local("greetings", COUNT, "256", "connections without an introduction"),
+    local("greetings_per_address", COUNT, "128", "connections of one address without an introduction"),
+    local("connections_per_second", COUNT, "100", "new connections of one address in a second"),
+    local("handshakes_per_second", COUNT, "200", "handshakes of all addresses in a second"),
+    local("control_messages_per_peer", COUNT, "20000", "control messages of one peer in a second"),
+    local(
         "control_requests_per_peer",
         COUNT,
         "200",
         "control messages of one peer in a second that are work for the broker: open, close, change",
     ),
-    limit("drivers_of_all", COUNT, "4096", "open devices of all sessions"),
-    limit("store_bytes_of_all", BYTES, "16GiB", "bytes that the replay stores of all flows may reserve"),
-    limit("store_messages", COUNT, "65536", "unacknowledged records of one flow"),
-    limit("held_bytes", BYTES, "16MiB", "bytes of one flow that wait for an earlier record"),
-    limit("held_records", COUNT, "4096", "records of one flow that wait for an earlier record"),
-    limit("control_bytes", BYTES, "4MiB", "bytes of control messages in the send queue of a session"),
+    local("drivers_of_all", COUNT, "4096", "open devices of all sessions"),
+    local("store_bytes_of_all", BYTES, "16GiB", "bytes that the replay stores of all flows may reserve"),
+    local("store_messages", COUNT, "65536", "unacknowledged records of one flow"),
+    local("held_bytes", BYTES, "16MiB", "bytes of one flow that wait for an earlier record"),
+    local("held_records", COUNT, "4096", "records of one flow that wait for an earlier record"),
+    local("control_bytes", BYTES, "4MiB", "bytes of control messages in the send queue of a session"),
 ];
 
 /// Parses `name=value,...` with the names of [`LIMITS`].

@@ -75,6 +75,26 @@ pub struct OptionSpec {
     pub doc: &'static str,
 }
 
+/// Declares an option that both hosts agree on.
+pub const fn agreed(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Agreed, doc }
+}
+
+/// Declares an option that only this host may set.
+pub const fn local(
+    name: &'static str,
+    kind: OptionKind,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { name, kind, default, scope: Scope::Local, doc }
+}
+
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {

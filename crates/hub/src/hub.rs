@@ -12,7 +12,7 @@ use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, Pushed, Scope, Site, Time,
+    OptionSpec, Partner, PartnerError, Pushed, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -39,34 +39,25 @@ const BURST: usize = 64;
 
 /// Options of the policy `copy`.
 static OPTIONS: [OptionSpec; 4] = [
-    OptionSpec {
-        name: "ways",
-        kind: OptionKind::Integer { min: 1, max: WAYS_MAX },
-        default: "8",
-        scope: Scope::Local,
-        doc: "hosts at once; a pair that divides the flow says it itself",
-    },
-    OptionSpec {
-        name: "queue",
-        kind: OptionKind::Integer { min: 1, max: 65_536 },
-        default: "64",
-        scope: Scope::Local,
-        doc: "messages that wait for each host",
-    },
-    OptionSpec {
-        name: "slow",
-        kind: OptionKind::Choice(&["wait", "drop"]),
-        default: "wait",
-        scope: Scope::Local,
-        doc: "a host too slow for a reliable flow: the others wait for it, or it loses the newest",
-    },
-    OptionSpec {
-        name: "patience",
-        kind: OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(86_400) },
-        default: "10s",
-        scope: Scope::Local,
-        doc: "how long the others wait for a host that takes nothing at all; then it loses the device",
-    },
+    local(
+        "ways",
+        OptionKind::Integer { min: 1, max: WAYS_MAX },
+        "8",
+        "hosts at once; a pair that divides the flow says it itself",
+    ),
+    local("queue", OptionKind::Integer { min: 1, max: 65_536 }, "64", "messages that wait for each host"),
+    local(
+        "slow",
+        OptionKind::Choice(&["wait", "drop"]),
+        "wait",
+        "a host too slow for a reliable flow: the others wait for it, or it loses the newest",
+    ),
+    local(
+        "patience",
+        OptionKind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(86_400) },
+        "10s",
+        "how long the others wait for a host that takes nothing at all; then it loses the device",
+    ),
 ];
 
 /// The number of hosts that can use a device at the same time.

@@ -4,7 +4,8 @@ use crate::error::{PipelineError, nearest};
 use crate::outlet::{NamedOutlet, Outlet};
 use crate::syntax::{self, Argument, Call, Spanned};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, parse_value,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, agreed, local,
+    parse_value,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,45 +29,40 @@ pub const LINKS: &[(&str, LinkKind)] =
 
 /// Options of every pair.
 static COMMON: [OptionSpec; 5] = [
-    OptionSpec {
-        name: "slots",
-        kind: OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
-        default: "auto",
-        scope: Scope::Local,
-        doc: "on shared memory, the most messages in flight; auto: as few as keep the processes busy",
-    },
-    OptionSpec {
-        name: "latency",
-        kind: OptionKind::OrAuto(&OptionKind::Duration {
+    local(
+        "slots",
+        OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
+        "auto",
+        "on shared memory, the most messages in flight; auto: as few as keep the processes busy",
+    ),
+    local(
+        "latency",
+        OptionKind::OrAuto(&OptionKind::Duration {
             min: Duration::from_micros(1),
             max: Duration::from_secs(10),
         }),
-        default: "auto",
-        scope: Scope::Local,
-        doc: "on shared memory, the target for a message's time in flight: it limits the slots in use; \
+        "auto",
+        "on shared memory, the target for a message's time in flight: it limits the slots in use; \
               auto: all `slots`, if they are set",
-    },
-    OptionSpec {
-        name: "isolate",
-        kind: OptionKind::Flag,
-        default: "false",
-        scope: Scope::Agreed,
-        doc: "runs each half in its own process: no file system, no network, little memory",
-    },
-    OptionSpec {
-        name: "memory",
-        kind: OptionKind::Size { min: 16 << 20, max: 64 << 30 },
-        default: "512MiB",
-        scope: Scope::Local,
-        doc: "the memory limit of such a process",
-    },
-    OptionSpec {
-        name: "sandbox",
-        kind: OptionKind::Choice(&["required", "possible"]),
-        default: "required",
-        scope: Scope::Local,
-        doc: "if the kernel cannot isolate completely: refuse, or isolate as far as possible",
-    },
+    ),
+    agreed(
+        "isolate",
+        OptionKind::Flag,
+        "false",
+        "runs each half in its own process: no file system, no network, little memory",
+    ),
+    local(
+        "memory",
+        OptionKind::Size { min: 16 << 20, max: 64 << 30 },
+        "512MiB",
+        "the memory limit of such a process",
+    ),
+    local(
+        "sandbox",
+        OptionKind::Choice(&["required", "possible"]),
+        "required",
+        "if the kernel cannot isolate completely: refuse, or isolate as far as possible",
+    ),
 ];
 
 /// A pair runs in its own process, with access to nothing but its inputs.

@@ -75,7 +75,7 @@ mod tap;
 mod track;
 mod varint;
 
-use contract::{OptionKind, OptionSpec, Pair, Scope};
+use contract::Pair;
 
 /// All pairs.
 pub static PAIRS: &[&dyn Pair] = &[
@@ -106,20 +106,10 @@ pub static PAIRS: &[&dyn Pair] = &[
     &track::Track,
 ];
 
-/// An option that both hosts agree on: name, kind, default, help.
-const fn agreed(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Agreed, doc }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, Options};
+    use contract::{Format, OptionSpec, Options, Scope};
     use pipeline::{Origin, Pipeline};
     use std::collections::BTreeSet;
 

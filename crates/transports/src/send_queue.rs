@@ -1,6 +1,6 @@
 //! The bounded queue of records that wait for the socket.
 
-use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, Scope};
+use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, local};
 use std::collections::VecDeque;
 use wire::RecordHeader;
 
@@ -25,27 +25,24 @@ pub(crate) struct QueueLimits {
 }
 
 /// Options that every transport has.
-pub(crate) const MAX: OptionSpec = OptionSpec {
-    name: "max",
-    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    default: "64MiB",
-    scope: Scope::Local,
-    doc: "largest body of a record, bytes; a peer that announces a larger one is disconnected",
-};
-pub(crate) const OUTBOX: OptionSpec = OptionSpec {
-    name: "outbox",
-    kind: OptionKind::Integer { min: 1, max: 1 << 20 },
-    default: "1024",
-    scope: Scope::Local,
-    doc: "capacity of the send queue, records",
-};
-pub(crate) const OUTBOX_BYTES: OptionSpec = OptionSpec {
-    name: "outbox_bytes",
-    kind: OptionKind::Size { min: 1, max: 1 << 30 },
-    default: "4MiB",
-    scope: Scope::Local,
-    doc: "capacity of the send queue, bytes; it always accepts one record",
-};
+pub(crate) const MAX: OptionSpec = local(
+    "max",
+    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    "64MiB",
+    "largest body of a record, bytes; a peer that announces a larger one is disconnected",
+);
+pub(crate) const OUTBOX: OptionSpec = local(
+    "outbox",
+    OptionKind::Integer { min: 1, max: 1 << 20 },
+    "1024",
+    "capacity of the send queue, records",
+);
+pub(crate) const OUTBOX_BYTES: OptionSpec = local(
+    "outbox_bytes",
+    OptionKind::Size { min: 1, max: 1 << 30 },
+    "4MiB",
+    "capacity of the send queue, bytes; it always accepts one record",
+);
 
 impl QueueLimits {
     /// Reads [`OUTBOX`] and [`OUTBOX_BYTES`].

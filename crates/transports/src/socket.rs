@@ -1,6 +1,6 @@
 //! Socket functions that all transports share.
 
-use contract::{OptionKind, OptionSpec, PartnerError, Scope};
+use contract::{OptionKind, OptionSpec, PartnerError, local};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, connect, getpeername, ipproto, socket_with, sockopt,
@@ -15,13 +15,12 @@ pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// Option for the kernel's socket buffers of a datagram transport ([`set_buffers`]).
-pub(crate) const BUFFERS: OptionSpec = OptionSpec {
-    name: "socket_bytes",
-    kind: OptionKind::Size { min: 0, max: 1 << 30 },
-    default: "4MiB",
-    scope: Scope::Local,
-    doc: "size of each of the kernel's two socket buffers, bytes, up to the kernel's limits; 0 keeps its defaults",
-};
+pub(crate) const BUFFERS: OptionSpec = local(
+    "socket_bytes",
+    OptionKind::Size { min: 0, max: 1 << 30 },
+    "4MiB",
+    "size of each of the kernel's two socket buffers, bytes, up to the kernel's limits; 0 keeps its defaults",
+);
 
 /// Creates a non-blocking socket of this type and starts to connect it to `peer`.
 pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> Result<OwnedFd, PartnerError> {

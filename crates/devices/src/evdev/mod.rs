@@ -26,7 +26,7 @@ pub use properties::Properties;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use std::ffi::CString;
@@ -48,27 +48,24 @@ pub struct Evdev;
 pub struct Uinput;
 
 static EVDEV_OPTIONS: [OptionSpec; 3] = [
-    OptionSpec {
-        name: "grab",
-        kind: OptionKind::Choice(&["auto", "on", "off"]),
-        default: "auto",
-        scope: Scope::Local,
-        doc: "hide the device's events from this host. auto: while an application is attached; on: from the start",
-    },
-    OptionSpec {
-        name: "merge_after",
-        kind: OptionKind::Integer { min: 0, max: 65536 },
-        default: "64",
-        scope: Scope::Local,
-        doc: "queued frames above which motion is merged",
-    },
-    OptionSpec {
-        name: "queue",
-        kind: OptionKind::Integer { min: 1, max: 65536 },
-        default: "1024",
-        scope: Scope::Local,
-        doc: "capacity of the queue, frames; when it is full, a snapshot replaces them",
-    },
+    local(
+        "grab",
+        OptionKind::Choice(&["auto", "on", "off"]),
+        "auto",
+        "hide the device's events from this host. auto: while an application is attached; on: from the start",
+    ),
+    local(
+        "merge_after",
+        OptionKind::Integer { min: 0, max: 65536 },
+        "64",
+        "queued frames above which motion is merged",
+    ),
+    local(
+        "queue",
+        OptionKind::Integer { min: 1, max: 65536 },
+        "1024",
+        "capacity of the queue, frames; when it is full, a snapshot replaces them",
+    ),
 ];
 
 static UINPUT_OPTIONS: [OptionSpec; 0] = [];

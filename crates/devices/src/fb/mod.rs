@@ -11,7 +11,7 @@ use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing, Opened,
-    OptionKind, OptionSpec, Partner, Role, Scope,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -23,20 +23,13 @@ use std::path::Path;
 pub struct Fb;
 
 static OPTIONS: [OptionSpec; 2] = [
-    OptionSpec {
-        name: "rate",
-        kind: OptionKind::Number { min: 0.0, max: 1000.0 },
-        default: "60",
-        scope: Scope::Local,
-        doc: "comparisons per second; 0: whenever the path takes a picture",
-    },
-    OptionSpec {
-        name: "whole",
-        kind: OptionKind::Flag,
-        default: "false",
-        scope: Scope::Local,
-        doc: "send whole pictures, even if only a part changed",
-    },
+    local(
+        "rate",
+        OptionKind::Number { min: 0.0, max: 1000.0 },
+        "60",
+        "comparisons per second; 0: whenever the path takes a picture",
+    ),
+    local("whole", OptionKind::Flag, "false", "send whole pictures, even if only a part changed"),
 ];
 
 impl DeviceClass for Fb {

@@ -6,7 +6,7 @@ pub(crate) mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -17,13 +17,12 @@ pub struct File;
 
 const OPTIONS: &[OptionSpec] = &[
     FRAME_OPTION,
-    OptionSpec {
-        name: "append",
-        kind: OptionKind::Flag,
-        default: "false",
-        scope: Scope::Local,
-        doc: "as an application: append to the file instead of truncating it",
-    },
+    local(
+        "append",
+        OptionKind::Flag,
+        "false",
+        "as an application: append to the file instead of truncating it",
+    ),
     MAX_OPTION,
 ];
 

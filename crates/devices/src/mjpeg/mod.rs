@@ -10,7 +10,7 @@ use crate::stream::{Channel, StreamPartner};
 use crate::{plain, y4m};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
-    Scope,
+    local,
 };
 use reader::Reader;
 use writer::Writer;
@@ -20,21 +20,19 @@ use writer::Writer;
 pub struct Mjpeg;
 
 const OPTIONS: &[OptionSpec] = &[
-    OptionSpec {
-        name: "rate",
-        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
-        default: "auto",
-        scope: Scope::Local,
-        doc: "as a device: images per second; auto: 25; 0: as fast as the path takes them",
-    },
+    local(
+        "rate",
+        OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        "auto",
+        "as a device: images per second; auto: 25; 0: as fast as the path takes them",
+    ),
     y4m::LOOP_OPTION,
-    OptionSpec {
-        name: "max",
-        kind: OptionKind::Size { min: 1 << 10, max: 60 << 20 },
-        default: "16MiB",
-        scope: Scope::Local,
-        doc: "as a device: most bytes of an image",
-    },
+    local(
+        "max",
+        OptionKind::Size { min: 1 << 10, max: 60 << 20 },
+        "16MiB",
+        "as a device: most bytes of an image",
+    ),
 ];
 
 impl DeviceClass for Mjpeg {

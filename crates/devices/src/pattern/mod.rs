@@ -13,7 +13,7 @@ use buffers::Pool;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass,
     FlowKey, FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Options, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Scope, Time,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -25,37 +25,28 @@ use wire::formats::video::{Header, SIDE_MAX};
 #[derive(Debug)]
 pub struct Pattern;
 
-const fn option(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
 const SIDE: OptionKind = OptionKind::Integer { min: 1, max: SIDE_MAX as i64 };
 
 const OPTIONS: &[OptionSpec] = &[
-    option("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "format of the messages"),
-    option("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "size of a message with format=bytes"),
-    option(
+    local("format", OptionKind::Choice(&["bytes", "motion", "video"]), "bytes", "format of the messages"),
+    local("size", OptionKind::Size { min: 0, max: 64 << 20 }, "1000", "size of a message with format=bytes"),
+    local(
         "rate",
         OptionKind::Number { min: 0.0, max: 1e7 },
         "62.5",
         "messages a second; 0: as fast as they are pulled",
     ),
-    option(
+    local(
         "stamped",
         OptionKind::Flag,
         "false",
         "with format=bytes, the creation time follows the message's number",
     ),
-    option("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
-    option("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
-    option("width", SIDE, "640", "width of a picture, pixels"),
-    option("height", SIDE, "480", "height of a picture, pixels"),
-    option("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "pixel format of a picture"),
+    local("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
+    local("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
+    local("width", SIDE, "640", "width of a picture, pixels"),
+    local("height", SIDE, "480", "height of a picture, pixels"),
+    local("pixels", OptionKind::Choice(video::PIXELS), "bgrx", "pixel format of a picture"),
 ];
 
 impl DeviceClass for Pattern {

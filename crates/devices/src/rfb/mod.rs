@@ -36,7 +36,7 @@ use auth::Password;
 use client::{ServerInit, handshake, preferring};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
-    OptionKind, OptionSpec, Partner, Role, Scope,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -61,53 +61,44 @@ const PASSWORD_FILE_BYTES: u64 = 4096;
 /// The port of display 0.
 const PORT: u16 = 5900;
 
-const fn option(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
 const OPTIONS: &[OptionSpec] = &[
-    option(
+    local(
         "password_file",
         OptionKind::Text { max: 4096 },
         "",
         "a file with the password in its first line, at most eight bytes count; empty: no password",
     ),
-    option(
+    local(
         "anyone",
         OptionKind::Flag,
         "false",
         "as an application: allow viewers on other hosts without a password",
     ),
-    option(
+    local(
         "viewers",
         OptionKind::Integer { min: 1, max: 64 },
         "8",
         "as an application: most viewers at a time; others are refused",
     ),
-    option(
+    local(
         "plain",
         OptionKind::Flag,
         "true",
         "as an application: send uncompressed pixels to viewers that receive them sooner, as measured",
     ),
-    option(
+    local(
         "name",
         OptionKind::Text { max: NAME_BYTES_MAX },
         "",
         "as an application: the desktop name, which viewers show as title; empty: the device's name",
     ),
-    option(
+    local(
         "encoding",
         OptionKind::Choice(&["tight", "zrle", "raw"]),
         "tight",
         "as a device: the preferred encoding of pixels; all are lossless",
     ),
-    option(
+    local(
         "timeout",
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
         "10s",

@@ -15,7 +15,7 @@ use crate::stream::Channel;
 use application::{PathLink, Terminal};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
 use rustix::fs::{Access, Mode, OFlags};
@@ -41,26 +41,17 @@ const KEEP: &str = "keep";
 /// Longest path by which a port is found again.
 const IDENTITY_BYTES_MAX: usize = 4096;
 
-const fn option(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
 const OPTIONS: &[OptionSpec] = &[
-    option(
+    local(
         "baud",
         OptionKind::Integer { min: 0, max: u32::MAX as i64 },
         "0",
         "initial speed, bits a second; 0 keeps that of the port",
     ),
-    option("data", OptionKind::Choice(&[KEEP, "5", "6", "7", "8"]), KEEP, "data bits"),
-    option("parity", OptionKind::Choice(&[KEEP, "none", "odd", "even", "mark", "space"]), KEEP, "parity bit"),
-    option("stop", OptionKind::Choice(&[KEEP, "1", "2"]), KEEP, "stop bits"),
-    option("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
+    local("data", OptionKind::Choice(&[KEEP, "5", "6", "7", "8"]), KEEP, "data bits"),
+    local("parity", OptionKind::Choice(&[KEEP, "none", "odd", "even", "mark", "space"]), KEEP, "parity bit"),
+    local("stop", OptionKind::Choice(&[KEEP, "1", "2"]), KEEP, "stop bits"),
+    local("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
 ];
 
 fn flows() -> Vec<FlowOffer> {

@@ -6,7 +6,7 @@ mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,13 +26,12 @@ const UNIX_OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 const TCP_OPTIONS: &[OptionSpec] = &[
     FRAME_OPTION,
     MAX_OPTION,
-    OptionSpec {
-        name: "timeout",
-        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
-        default: "10s",
-        scope: Scope::Local,
-        doc: "time limit for connecting",
-    },
+    local(
+        "timeout",
+        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(3600) },
+        "10s",
+        "time limit for connecting",
+    ),
 ];
 
 fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Result<Opened, DeviceError> {

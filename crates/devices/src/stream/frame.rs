@@ -1,6 +1,6 @@
 //! Framing: converts a byte stream to messages and back. Sans-IO.
 
-use contract::{Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, Scope, Time, Value, parse_value};
+use contract::{Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, Time, Value, local, parse_value};
 use wire::Container;
 
 /// Framing of a byte stream.
@@ -15,31 +15,23 @@ pub(crate) enum Frame {
 }
 
 /// The option `frame`.
-pub(crate) const FRAME_OPTION: OptionSpec = OptionSpec {
-    name: "frame",
-    kind: OptionKind::Text { max: 32 },
-    default: "chunk(64KiB)",
-    scope: Scope::Local,
-    doc: "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`",
-};
+pub(crate) const FRAME_OPTION: OptionSpec = local(
+    "frame",
+    OptionKind::Text { max: 32 },
+    "chunk(64KiB)",
+    "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`",
+);
 
 /// The option `max`.
-pub(crate) const MAX_OPTION: OptionSpec = OptionSpec {
-    name: "max",
-    kind: OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    default: "1MiB",
-    scope: Scope::Local,
-    doc: "largest line or container, bytes",
-};
+pub(crate) const MAX_OPTION: OptionSpec = local(
+    "max",
+    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
+    "1MiB",
+    "largest line or container, bytes",
+);
 
 /// The size in `chunk(SIZE)`.
-const CHUNK_SIZE: OptionSpec = OptionSpec {
-    name: "chunk",
-    kind: OptionKind::Size { min: 1, max: 1 << 20 },
-    default: "64KiB",
-    scope: Scope::Local,
-    doc: "bytes",
-};
+const CHUNK_SIZE: OptionSpec = local("chunk", OptionKind::Size { min: 1, max: 1 << 20 }, "64KiB", "bytes");
 
 impl Frame {
     /// Reads the value of [`FRAME_OPTION`].

@@ -16,7 +16,7 @@ use crate::plain::os;
 use camera::Camera;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use discovery::Node;
 use negotiate::PictureOptions;
@@ -30,47 +30,38 @@ use wire::formats::video::Geometry;
 #[derive(Debug)]
 pub struct V4l2;
 
-const fn option(
-    name: &'static str,
-    kind: OptionKind,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
-
 const OPTIONS: &[OptionSpec] = &[
-    option(
+    local(
         "size",
         OptionKind::OrAuto(&OptionKind::Text { max: 11 }),
         "auto",
         "WIDTHxHEIGHT; auto: as the camera is set",
     ),
-    option(
+    local(
         "rate",
         OptionKind::OrAuto(&OptionKind::Number { min: 0.001, max: 10_000.0 }),
         "auto",
         "frames per second; auto: as the camera is set",
     ),
-    option(
+    local(
         "pixels",
         OptionKind::OrAuto(&OptionKind::Choice(&["YUYV", "YU12", "422P", "RGB3", "XR24", "GREY", "MJPG"])),
         "auto",
         "pixel format; auto: as the camera is set, or the first of these that it supports",
     ),
-    option(
+    local(
         "buffers",
         OptionKind::Integer { min: 3, max: 32 },
         "6",
         "as a device: number of frame buffers in the driver",
     ),
-    option(
+    local(
         "set",
         OptionKind::Text { max: 4096 },
         "",
         "as an application: initial settings of the camera: brightness=128, or (brightness=128, hue=0)",
     ),
-    option(
+    local(
         "start",
         OptionKind::Choice(&["demand", "always"]),
         "demand",

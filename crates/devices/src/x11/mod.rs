@@ -28,7 +28,7 @@ use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, Scope,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
@@ -43,41 +43,31 @@ pub struct X11;
 pub struct Window;
 
 static X11_OPTIONS: [OptionSpec; 5] = [
-    OptionSpec {
-        name: "rate",
-        kind: OptionKind::Number { min: 0.0, max: 1000.0 },
-        default: "60",
-        scope: Scope::Local,
-        doc: "most pictures per second; 0: as many as the path takes",
-    },
-    OptionSpec {
-        name: "damage",
-        kind: OptionKind::Choice(&["true", "whole", "false"]),
-        default: "true",
-        scope: Scope::Local,
-        doc: "true: damaged parts; whole: whole pictures, when something changed; false: whole pictures, at the rate",
-    },
-    OptionSpec {
-        name: "delay",
-        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(1) },
-        default: "2ms",
-        scope: Scope::Local,
-        doc: "time from the first change to its picture; later changes in this time are in the same picture",
-    },
-    OptionSpec {
-        name: "portion",
-        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
-        default: "4ms",
-        scope: Scope::Local,
-        doc: "a message has as many pixels as the path takes in this time, the rest follows; 0: no limit",
-    },
-    OptionSpec {
-        name: "cursor",
-        kind: OptionKind::Flag,
-        default: "true",
-        scope: Scope::Local,
-        doc: "send the pointer shape, for the viewer to draw",
-    },
+    local(
+        "rate",
+        OptionKind::Number { min: 0.0, max: 1000.0 },
+        "60",
+        "most pictures per second; 0: as many as the path takes",
+    ),
+    local(
+        "damage",
+        OptionKind::Choice(&["true", "whole", "false"]),
+        "true",
+        "true: damaged parts; whole: whole pictures, when something changed; false: whole pictures, at the rate",
+    ),
+    local(
+        "delay",
+        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(1) },
+        "2ms",
+        "time from the first change to its picture; later changes in this time are in the same picture",
+    ),
+    local(
+        "portion",
+        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
+        "4ms",
+        "a message has as many pixels as the path takes in this time, the rest follows; 0: no limit",
+    ),
+    local("cursor", OptionKind::Flag, "true", "send the pointer shape, for the viewer to draw"),
 ];
 
 /// The time limit for connecting to a display that is listed.

@@ -12,7 +12,7 @@ use crate::stream::{Channel, StreamPartner};
 use crate::{file, stdio};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
-    Scope,
+    local,
 };
 use reader::Reader;
 use rustix::fs::FileType;
@@ -27,22 +27,16 @@ pub struct Y4m;
 const PIPE_BYTES: usize = 1 << 20;
 
 /// The option `loop` of all classes that read films.
-pub(crate) const LOOP_OPTION: OptionSpec = OptionSpec {
-    name: "loop",
-    kind: OptionKind::Flag,
-    default: "false",
-    scope: Scope::Local,
-    doc: "as a device: start again at the end of the file",
-};
+pub(crate) const LOOP_OPTION: OptionSpec =
+    local("loop", OptionKind::Flag, "false", "as a device: start again at the end of the file");
 
 const OPTIONS: &[OptionSpec] = &[
-    OptionSpec {
-        name: "rate",
-        kind: OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
-        default: "auto",
-        scope: Scope::Local,
-        doc: "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
-    },
+    local(
+        "rate",
+        OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
+        "auto",
+        "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
+    ),
     LOOP_OPTION,
 ];
 

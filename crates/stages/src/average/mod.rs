@@ -15,11 +15,10 @@
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use crate::movement::Movement;
 use contract::{
     Attributes, Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, Time,
+    Report, Site, Stage, StageError, Time, agreed,
 };
 use std::time::Duration;
 

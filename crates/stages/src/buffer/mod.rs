@@ -12,9 +12,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::{adaptive, agreed};
+use crate::adaptive;
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError, agreed,
 };
 use std::time::Duration;
 

@@ -5,9 +5,10 @@ mod mix;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
-use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed,
+};
 use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
 

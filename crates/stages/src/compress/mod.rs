@@ -33,9 +33,8 @@ mod source;
 mod tests;
 mod tiles;
 
-use crate::agreed;
 use codec::Method;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
 
 /// The pair.
 pub(crate) struct Compress;

@@ -3,11 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use crate::random::Random;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time,
+    Site, Stage, StageError, Time, agreed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;

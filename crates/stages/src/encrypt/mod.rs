@@ -12,8 +12,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError};
+use contract::{
+    Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError, agreed,
+};
 
 /// The pair.
 pub(crate) struct Encrypt;

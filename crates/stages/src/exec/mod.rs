@@ -5,20 +5,14 @@
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Scope, Site, Stage,
-    StageError,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
+    agreed, local,
 };
 use std::time::Duration;
 
 /// The pair.
 pub(crate) struct Exec;
-
-/// An option that only this host may set.
-const fn local(name: &'static str, kind: OptionKind, default: &'static str, doc: &'static str) -> OptionSpec {
-    OptionSpec { name, kind, default, scope: Scope::Local, doc }
-}
 
 const WORDS: OptionKind = OptionKind::Text { max: 4096 };
 

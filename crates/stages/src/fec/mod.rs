@@ -19,8 +19,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
 use std::time::Duration;
 
 /// The pair.

@@ -16,8 +16,7 @@ mod source;
 mod tests;
 mod window;
 
-use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
 use std::time::Duration;
 
 /// The pair.

@@ -13,8 +13,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageError};
+use contract::{
+    Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageError, agreed,
+};
 use std::time::Duration;
 
 /// The pair.

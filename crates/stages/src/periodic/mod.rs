@@ -4,10 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time,
+    Site, Stage, StageError, Time, agreed,
 };
 use std::time::Duration;
 use wire::formats::motion::Update;

@@ -21,7 +21,7 @@ use wire::formats::video::{
 const PICTURES_KEPT: usize = 8;
 
 /// The option of all picture pairs: the half that does the work.
-pub(crate) const AT: OptionSpec = crate::agreed(
+pub(crate) const AT: OptionSpec = contract::agreed(
     "at",
     OptionKind::Choice(&["source", "sink"]),
     "source",

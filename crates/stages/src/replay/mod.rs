@@ -5,9 +5,8 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError, agreed,
 };
 use std::time::Duration;
 

@@ -3,9 +3,10 @@
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
-use contract::{Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed,
+};
 use resize::{From, Resizer, To};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
 

@@ -7,9 +7,9 @@ mod skew;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use contract::{
     Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage, StageError,
+    agreed,
 };
 use std::time::Duration;
 

@@ -9,12 +9,11 @@ mod finder;
 #[cfg(test)]
 mod tests;
 
-use crate::agreed;
 use crate::picture::{self, AT, Memory, Picture, VideoMessage, unpack};
 use cells::{Cells, ycc};
 use contract::{
     Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, Time,
+    Report, Site, Stage, StageError, Time, agreed,
 };
 use finder::{Finder, Target};
 use wire::formats::video::{Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};

@@ -36,7 +36,7 @@ pub use connection::{CloseReason, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled, Pushed,
-    Readiness, Scope, SealKeys, Time, TraceCtl, TransportClass, TransportCtl,
+    Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
 };
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
@@ -57,41 +57,36 @@ static OPTIONS: [OptionSpec; 9] = [
     send_queue::MAX,
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    OptionSpec {
-        name: "window",
-        kind: OptionKind::Size { min: 64 << 10, max: 1 << 30 },
-        default: "16MiB",
-        scope: Scope::Local,
-        doc: "receive window: bytes that the peer may have in flight to this host or unread on it",
-    },
-    OptionSpec {
-        name: "late",
-        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        default: "500ms",
-        scope: Scope::Local,
-        doc: "abandon a record of a timely flow that has not arrived after this time",
-    },
-    OptionSpec {
-        name: "partial_bytes",
-        kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        default: "96MiB",
-        scope: Scope::Local,
-        doc: "memory for incomplete records, bytes; beyond it only the oldest makes progress",
-    },
-    OptionSpec {
-        name: "datagram",
-        kind: OptionKind::Size { min: 0, max: 65_507 },
-        default: "0",
-        scope: Scope::Local,
-        doc: "largest UDP datagram to probe for, bytes; 0 uses the limit of the outgoing interface; the path may carry less",
-    },
-    OptionSpec {
-        name: "congestion",
-        kind: OptionKind::Choice(&["cubic", "newreno", "bbr"]),
-        default: "cubic",
-        scope: Scope::Local,
-        doc: "congestion control algorithm",
-    },
+    local(
+        "window",
+        OptionKind::Size { min: 64 << 10, max: 1 << 30 },
+        "16MiB",
+        "receive window: bytes that the peer may have in flight to this host or unread on it",
+    ),
+    local(
+        "late",
+        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        "500ms",
+        "abandon a record of a timely flow that has not arrived after this time",
+    ),
+    local(
+        "partial_bytes",
+        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
+        "96MiB",
+        "memory for incomplete records, bytes; beyond it only the oldest makes progress",
+    ),
+    local(
+        "datagram",
+        OptionKind::Size { min: 0, max: 65_507 },
+        "0",
+        "largest UDP datagram to probe for, bytes; 0 uses the limit of the outgoing interface; the path may carry less",
+    ),
+    local(
+        "congestion",
+        OptionKind::Choice(&["cubic", "newreno", "bbr"]),
+        "cubic",
+        "congestion control algorithm",
+    ),
     socket::BUFFERS,
 ];
 

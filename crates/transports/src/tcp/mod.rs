@@ -13,7 +13,7 @@ use crate::timestamps::KernelTimestamps;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Scope, SealKeys, Time, TransportClass, TransportCtl,
+    SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use pacer::Pacer;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
@@ -36,27 +36,24 @@ static OPTIONS: [OptionSpec; 6] = [
     send_queue::MAX,
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    OptionSpec {
-        name: "keep",
-        kind: OptionKind::Size { min: 0, max: 1 << 30 },
-        default: "16MiB",
-        scope: Scope::Local,
-        doc: "unused buffers for large records that are kept for reuse, bytes",
-    },
-    OptionSpec {
-        name: "socket_bytes",
-        kind: OptionKind::Size { min: 0, max: 1 << 30 },
-        default: "0",
-        scope: Scope::Local,
-        doc: "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
-    },
-    OptionSpec {
-        name: "congestion",
-        kind: OptionKind::Text { max: 15 },
-        default: "",
-        scope: Scope::Local,
-        doc: "congestion control algorithm, such as cubic or bbr; empty for the system's default",
-    },
+    local(
+        "keep",
+        OptionKind::Size { min: 0, max: 1 << 30 },
+        "16MiB",
+        "unused buffers for large records that are kept for reuse, bytes",
+    ),
+    local(
+        "socket_bytes",
+        OptionKind::Size { min: 0, max: 1 << 30 },
+        "0",
+        "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
+    ),
+    local(
+        "congestion",
+        OptionKind::Text { max: 15 },
+        "",
+        "congestion control algorithm, such as cubic or bbr; empty for the system's default",
+    ),
 ];
 
 /// The transport `tcp`.

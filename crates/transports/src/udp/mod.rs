@@ -32,7 +32,7 @@ use bytes::{Bytes, BytesMut};
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Scope, SealKeys, Time, TransportClass, TransportCtl,
+    SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use fragment::Fragment;
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
@@ -66,44 +66,39 @@ const REFUSALS_MAX: usize = 2;
 const RECEIVE_CALLS_MAX: usize = 64;
 
 static OPTIONS: [OptionSpec; 9] = [
-    OptionSpec {
-        name: "datagram",
-        kind: OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
-        default: "1452",
-        scope: Scope::Local,
-        doc: "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
-    },
+    local(
+        "datagram",
+        OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
+        "1452",
+        "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
+    ),
     OptionSpec { doc: "largest body of a record, bytes; it must fit 65535 datagrams", ..send_queue::MAX },
     send_queue::OUTBOX,
     send_queue::OUTBOX_BYTES,
-    OptionSpec {
-        name: "partials",
-        kind: OptionKind::Integer { min: 1, max: 1 << 16 },
-        default: "1024",
-        scope: Scope::Local,
-        doc: "incomplete records that are kept, at most; the oldest is dropped",
-    },
-    OptionSpec {
-        name: "partial_bytes",
-        kind: OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        default: "96MiB",
-        scope: Scope::Local,
-        doc: "memory for incomplete records, bytes, at most; the oldest is dropped",
-    },
-    OptionSpec {
-        name: "patience",
-        kind: OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        default: "3s",
-        scope: Scope::Local,
-        doc: "abandon a record, sending or receiving, after no part of it arrived for this long",
-    },
-    OptionSpec {
-        name: "spin",
-        kind: OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
-        default: "60us",
-        scope: Scope::Local,
-        doc: "inside a record with datagrams closer than this, poll the socket this long before sleeping",
-    },
+    local(
+        "partials",
+        OptionKind::Integer { min: 1, max: 1 << 16 },
+        "1024",
+        "incomplete records that are kept, at most; the oldest is dropped",
+    ),
+    local(
+        "partial_bytes",
+        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
+        "96MiB",
+        "memory for incomplete records, bytes, at most; the oldest is dropped",
+    ),
+    local(
+        "patience",
+        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
+        "3s",
+        "abandon a record, sending or receiving, after no part of it arrived for this long",
+    ),
+    local(
+        "spin",
+        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
+        "60us",
+        "inside a record with datagrams closer than this, poll the socket this long before sleeping",
+    ),
     socket::BUFFERS,
 ];
 
