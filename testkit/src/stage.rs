@@ -6,7 +6,7 @@
 
 use contract::{
     Body, Bytes, Format, Half, Message, Options, Outbox, Pair, Port, Promises, Secret, Shape, Site, Stage,
-    StageError, Time,
+    StageError, StageResult, Time,
 };
 use netsim::{Link, Packet, Params};
 use proptest::prelude::Rng;
@@ -366,11 +366,7 @@ impl TwoHalves {
         false
     }
 
-    fn call(
-        &mut self,
-        index: usize,
-        call: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> Result<(), StageError>,
-    ) {
+    fn call(&mut self, index: usize, call: impl FnOnce(&mut dyn Stage, Time, &mut Outbox) -> StageResult) {
         let half = self.half(index);
         self.calls_at_once += 1;
         assert!(

@@ -1,6 +1,6 @@
 //! Pairs undo each other in any order: whole pipelines of lossless pairs, both halves, in virtual time.
 
-use contract::{Format, Half, Link, Message, Site, StageError, Time};
+use contract::{Format, Half, Link, Message, Site, StageResult, Time};
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ const PAIRS: [&str; 13] = [
     "buffer(play, delay=auto, held_max=2)",
 ];
 
-fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, StageError> {
+fn direct(used: &PairUse, half: Half, format: &Format) -> StageResult<Box<dyn Link>> {
     let stage = used.pair.half(half, &used.options, format, &Site::default())?;
     Ok(Box::new(links::Direct::new(stage)))
 }

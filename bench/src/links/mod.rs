@@ -12,7 +12,7 @@ mod stages;
 use crate::measure::{Times, median};
 use crate::setting::Failure;
 use clap::Args;
-use contract::{Body, Format, Half, Message, Site, StageError, Time};
+use contract::{Body, Format, Half, Message, Site, StageResult, Time};
 use judge::judge;
 use modules::process::{Process, SharedRun};
 use modules::registry;
@@ -296,7 +296,7 @@ fn direct(stages: usize, size: usize) -> Result<f64, Failure> {
     let mut make = |used: &PairUse,
                     half: Half,
                     format: &Format|
-     -> Result<Box<dyn contract::Link>, StageError> {
+     -> StageResult<Box<dyn contract::Link>> {
         Ok(Box::new(::links::Direct::new(used.pair.half(half, &used.options, format, &Site::default())?)))
     };
     let mut chain = Chain::source(&pipeline, &Format::Bytes, &mut make)?;

@@ -37,7 +37,7 @@ pub use partner::{
 };
 pub use service_error::ServiceError;
 pub use site::{Secret, Shared, Site};
-pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError};
+pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError, StageResult};
 pub use time::{Offset, Time};
 pub use transport::{DatagramFacts, End, SealKeys, TransportClass};
 pub use wire::control::{FlowClass, FlowDirection};

@@ -1,6 +1,6 @@
 //! Links: how a stage is reached from its neighbours on the same host (a call, a pipe, shared memory).
 
-use crate::{Body, Choice, Feedback, Message, Outbox, Port, Readiness, StageError, Time};
+use crate::{Body, Choice, Feedback, Message, Outbox, Port, Readiness, StageError, StageResult, Time};
 
 /// One input of a stage, wherever the stage runs.
 #[derive(Debug)]
@@ -22,10 +22,10 @@ pub enum Input<'a> {
 /// A stage as its neighbours see it, in this process or in another.
 pub trait Link: Send {
     /// Sends an input to the stage. Its immediate output is in `out`.
-    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> Result<(), StageError>;
+    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> StageResult;
 
     /// Collects the output that the stage has made since.
-    fn collect(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError>;
+    fn collect(&mut self, now: Time, out: &mut Outbox) -> StageResult;
 
     /// When [`Link::collect`] would return output.
     fn readiness(&self) -> Readiness<'_>;
@@ -63,7 +63,7 @@ pub trait Link: Send {
     }
 
     /// Restores the stage from a checkpoint ([`Stage::restore`](crate::Stage::restore)).
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         let _ = checkpoint;
         Err(StageError::Own("this link cannot restore a checkpoint".into()))
     }

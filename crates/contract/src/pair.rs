@@ -1,6 +1,6 @@
 //! Pairs of stages, one half on each side of the network.
 
-use crate::{Format, Message, OptionSpec, Options, Outbox, Port, Site, Stage, StageError, Time};
+use crate::{Format, Message, OptionSpec, Options, Outbox, Port, Site, Stage, StageResult, Time};
 use std::fmt;
 
 /// One of the two halves of a pair.
@@ -129,10 +129,10 @@ pub trait Pair: Sync {
     }
 
     /// Makes the transforming half. `format` enters it.
-    fn source(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
+    fn source(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
 
     /// Makes the undoing half. `format` leaves it.
-    fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError>;
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
 
     /// Makes one half.
     fn half(
@@ -141,7 +141,7 @@ pub trait Pair: Sync {
         options: &Options,
         format: &Format,
         site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    ) -> StageResult<Box<dyn Stage>> {
         match half {
             Half::Source => self.source(options, format, site),
             Half::Sink => self.sink(options, format, site),
@@ -155,13 +155,7 @@ pub trait Pair: Sync {
 pub struct PassThrough;
 
 impl Stage for PassThrough {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         out.send(port, message);
         Ok(())
     }

@@ -79,6 +79,9 @@ pub enum StageError {
     Own(String),
 }
 
+/// The result of a call to a stage.
+pub type StageResult<T = ()> = Result<T, StageError>;
+
 /// A statistic of a stage: name and value.
 pub type Report = (&'static str, f64);
 
@@ -98,34 +101,28 @@ pub struct Choice {
 /// The caller drains the outbox after every call, before the next one.
 pub trait Stage: Send {
     /// Takes one message. The stage outputs any number of messages, at once or later.
-    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox)
-    -> Result<(), StageError>;
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult;
 
     /// Takes a control message from the other half.
-    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> StageResult {
         let _ = (now, out);
         Err(StageError::Control(format!("{} bytes to a stage that expects none", control.len())))
     }
 
     /// The flow ends here, or its pipeline changes: output all held messages at once.
-    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
         let _ = (port, now, out);
         Ok(())
     }
 
     /// Messages were lost before this stage, or the flow restarted.
-    fn handle_gap(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_gap(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
         let _ = (port, now, out);
         Ok(())
     }
 
     /// New measurements of the flow and its path, for a source half that adapts.
-    fn handle_feedback(
-        &mut self,
-        feedback: &Feedback,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut Outbox) -> StageResult {
         let _ = (feedback, now, out);
         Ok(())
     }
@@ -136,7 +133,7 @@ pub trait Stage: Send {
     }
 
     /// The time of [`Stage::poll_timeout`] has come.
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         let _ = (now, out);
         Ok(())
     }
@@ -183,7 +180,7 @@ pub trait Stage: Send {
 
     /// Restores the memory of another stage into this new one. The checkpoint comes from another process and
     /// must be checked like network input. After an error the stage must not be used.
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         Err(StageError::Input(format!("{} bytes for a stage without checkpoints", checkpoint.len())))
     }
 

@@ -3,7 +3,7 @@
 use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
 use crate::types::{FlowPlan, Wake};
-use contract::{Body, Feedback, Format, Half, Link, Message, Readiness, Site, StageError, Time};
+use contract::{Body, Feedback, Format, Half, Link, Message, Readiness, Site, StageError, StageResult, Time};
 use links::Direct;
 use modules::isolation;
 use pipeline::{Chain, ChainOut, DropCounts, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
@@ -39,12 +39,7 @@ pub fn build_chain(
 }
 
 /// Builds one half of a pair behind its configured link.
-pub fn make_link(
-    used: &PairUse,
-    half: Half,
-    format: &Format,
-    site: &Site,
-) -> Result<Box<dyn Link>, StageError> {
+pub fn make_link(used: &PairUse, half: Half, format: &Format, site: &Site) -> StageResult<Box<dyn Link>> {
     if let Some(link) = isolation::link(used, half, format, site)? {
         return Ok(link);
     }

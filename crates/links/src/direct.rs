@@ -1,6 +1,6 @@
 //! The direct link: a function call. The stage runs on the caller's thread.
 
-use contract::{Body, Choice, Input, Link, Outbox, Readiness, Report, Stage, StageError, Time};
+use contract::{Body, Choice, Input, Link, Outbox, Readiness, Report, Stage, StageResult, Time};
 
 /// A stage that is called directly. It has output only during a call.
 pub struct Direct {
@@ -15,7 +15,7 @@ impl Direct {
 }
 
 impl Link for Direct {
-    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> StageResult {
         match input {
             Input::Message(port, message) => self.stage.handle(port, message, now, out),
             Input::Control(bytes) => self.stage.handle_control(bytes, now, out),
@@ -26,7 +26,7 @@ impl Link for Direct {
         }
     }
 
-    fn collect(&mut self, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn collect(&mut self, _now: Time, _out: &mut Outbox) -> StageResult {
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl Link for Direct {
         self.stage.checkpoint()
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         self.stage.restore(checkpoint)
     }
 
@@ -75,34 +75,28 @@ impl Link for Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Message, Port};
+    use contract::{Message, Port, StageError};
 
     /// Answers every input with a control message that names it.
     struct Echo;
 
     impl Stage for Echo {
-        fn handle(
-            &mut self,
-            port: Port,
-            message: Message,
-            now: Time,
-            out: &mut Outbox,
-        ) -> Result<(), StageError> {
+        fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
             out.control(format!("message {} {} {}", port.0, message.body.len(), now.0).into_bytes());
             out.send(port, message);
             Ok(())
         }
 
-        fn handle_control(&mut self, control: &[u8], _: Time, _: &mut Outbox) -> Result<(), StageError> {
+        fn handle_control(&mut self, control: &[u8], _: Time, _: &mut Outbox) -> StageResult {
             Err(StageError::Control(format!("{control:?}")))
         }
 
-        fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+        fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> StageResult {
             out.control(format!("end {}", port.0).into_bytes());
             Ok(())
         }
 
-        fn handle_gap(&mut self, port: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+        fn handle_gap(&mut self, port: Port, _: Time, out: &mut Outbox) -> StageResult {
             out.control(format!("gap {}", port.0).into_bytes());
             Ok(())
         }
@@ -111,7 +105,7 @@ mod tests {
             Some(Time(7))
         }
 
-        fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+        fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> StageResult {
             out.control(b"timeout".to_vec());
             Ok(())
         }

@@ -4,7 +4,7 @@
 //! programs that the broker allowed before ([`programs`]).
 
 use crate::process::{AllowedProgram, Limits, Module, Process, SharedRun};
-use contract::{Format, Half, Link, Options, Secret, Site, StageError};
+use contract::{Format, Half, Link, Options, Secret, Site, StageError, StageResult};
 use pipeline::{Isolation, LinkKind, PairUse, Pipeline};
 use sandbox::confine;
 use std::ffi::OsString;
@@ -44,12 +44,7 @@ pub fn programs(pipeline: &Pipeline, half: Half) -> Vec<AllowedProgram> {
 }
 
 /// Starts the process of a half; `None` if the half runs in this process.
-pub fn link(
-    used: &PairUse,
-    half: Half,
-    format: &Format,
-    site: &Site,
-) -> Result<Option<Box<dyn Link>>, StageError> {
+pub fn link(used: &PairUse, half: Half, format: &Format, site: &Site) -> StageResult<Option<Box<dyn Link>>> {
     Ok(Some(match used.link_of(half) {
         LinkKind::Direct => return Ok(None),
         LinkKind::Pipe => Box::new(Process::start(module(used, half, format, site, Position::Chain)?)?),
@@ -68,7 +63,7 @@ pub fn runs(
     pairs: &[(&PairUse, &Format)],
     half: Half,
     site: &Site,
-) -> Vec<Option<Result<Box<dyn Link>, StageError>>> {
+) -> Vec<Option<StageResult<Box<dyn Link>>>> {
     let shared_kind = |used: &PairUse| {
         let is_own = used.pair.program(&used.options, half).is_none() && used.isolation.is_none();
         Some(used.link_of(half)).filter(|kind| is_own && *kind != LinkKind::Direct)
@@ -91,7 +86,7 @@ pub fn runs(
     links
 }
 
-fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> Result<Vec<Process>, StageError> {
+fn start_run(run: &[(&PairUse, &Format)], half: Half, site: &Site) -> StageResult<Vec<Process>> {
     let is_shared = run.iter().all(|(used, _)| used.link_of(half) == LinkKind::Shm);
     // The sink half undoes the last pair first.
     let position = |index: usize| match half {
@@ -141,7 +136,7 @@ fn module(
     format: &Format,
     site: &Site,
     position: Position,
-) -> Result<Module, StageError> {
+) -> StageResult<Module> {
     let is_own = used.pair.program(&used.options, half).is_none();
     let (words, environment) = command(used, half, position)?;
     let patience = match used.options.duration("patience") {
@@ -163,7 +158,7 @@ fn module(
 }
 
 /// Command and environment of a half.
-fn command(used: &PairUse, half: Half, position: Position) -> Result<Command, StageError> {
+fn command(used: &PairUse, half: Half, position: Position) -> StageResult<Command> {
     let words = match used.pair.program(&used.options, half) {
         Some(text) => split(text)?,
         None => own_command(used, half, position),
@@ -174,7 +169,7 @@ fn command(used: &PairUse, half: Half, position: Position) -> Result<Command, St
     }
 }
 
-fn split(text: &str) -> Result<Vec<OsString>, StageError> {
+fn split(text: &str) -> StageResult<Vec<OsString>> {
     let words = shlex::split(text).filter(|words| !words.is_empty());
     let words = words.ok_or_else(|| StageError::Own(format!("`{text}` is not a command line")))?;
     Ok(words.into_iter().map(OsString::from).collect())
@@ -196,11 +191,7 @@ fn own_command(used: &PairUse, half: Half, position: Position) -> Vec<OsString> 
 type Command = (Vec<OsString>, Option<Vec<(OsString, OsString)>>);
 
 /// Prefixes a command with the launcher that confines it, and removes secrets from its environment.
-fn confined(
-    program_words: Vec<OsString>,
-    isolation: &Isolation,
-    options: &Options,
-) -> Result<Command, StageError> {
+fn confined(program_words: Vec<OsString>, isolation: &Isolation, options: &Options) -> StageResult<Command> {
     if isolation.is_required {
         confine::check_kernel()
             .map_err(|error| StageError::Own(format!("it cannot be isolated: {error}")))?;

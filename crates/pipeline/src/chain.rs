@@ -10,7 +10,7 @@ use crate::parsed::{PairUse, Pipeline};
 use crate::trace::{Point, Trace};
 use contract::{
     Body, Bytes, Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report,
-    Shape, StageError, Time,
+    Shape, StageError, StageResult, Time,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const MARKS_MAX: usize = 256;
 const CHECKPOINT_HEADER_BYTES: usize = size_of::<u16>() + size_of::<u64>();
 
 /// Makes one half of a pair for a flow of this format, on the link that the pair requests.
-pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> Result<Box<dyn Link>, StageError> + 'a;
+pub type MakeLink<'a> = dyn FnMut(&PairUse, Half, &Format) -> StageResult<Box<dyn Link>> + 'a;
 
 /// Messages dropped by a stage, on purpose or after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -460,7 +460,7 @@ impl Chain {
     }
 
     /// Passes on the output of the stage at `index`.
-    fn settle(&mut self, index: usize, result: Result<(), StageError>, now: Time, out: &mut ChainOut) {
+    fn settle(&mut self, index: usize, result: StageResult, now: Time, out: &mut ChainOut) {
         let Slot { pair, name, is_fan, outbox, error: first, .. } = &mut self.slots[index];
         let (pair, name, is_fan) = (*pair, *name, *is_fan);
         if let Err(error) = result {

@@ -197,7 +197,7 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, OptionSpec, Options, PassThrough, Promises, Site, Stage, StageError};
+    use contract::{Format, OptionSpec, Options, PassThrough, Promises, Site, Stage, StageResult};
     use proptest::prelude::*;
 
     struct TestPair(&'static str, Shape);
@@ -224,10 +224,10 @@ mod tests {
         fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
             Ok(format.clone())
         }
-        fn source(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+        fn source(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
             Ok(Box::new(PassThrough))
         }
-        fn sink(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+        fn sink(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
             Ok(Box::new(PassThrough))
         }
     }

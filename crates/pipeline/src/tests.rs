@@ -59,10 +59,10 @@ impl Pair for TestPair {
             false => Ok(()),
         }
     }
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok((self.make)(options, Half::Source))
     }
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok((self.make)(options, Half::Sink))
     }
 }
@@ -176,13 +176,7 @@ struct Letter {
 }
 
 impl Stage for Letter {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _: Time, out: &mut Outbox) -> StageResult {
         match self.half {
             Half::Source => message.body.push_front(&[self.letter]),
             Half::Sink => match message.body.take_front() {
@@ -193,7 +187,7 @@ impl Stage for Letter {
         out.send(port, message);
         Ok(())
     }
-    fn handle_gap(&mut self, _: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_gap(&mut self, _: Port, _: Time, out: &mut Outbox) -> StageResult {
         out.control(vec![self.letter]);
         Ok(())
     }
@@ -217,7 +211,7 @@ impl Hold {
 }
 
 impl Stage for Hold {
-    fn handle(&mut self, _: Port, message: Message, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle(&mut self, _: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         if message.body.is_empty() {
             out.drop_counted("empty", 1);
             return Ok(());
@@ -229,7 +223,7 @@ impl Stage for Hold {
         }
         Ok(())
     }
-    fn handle_end(&mut self, _: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _: Port, _: Time, out: &mut Outbox) -> StageResult {
         self.give(out);
         Ok(())
     }
@@ -239,7 +233,7 @@ impl Stage for Hold {
     fn held(&self) -> usize {
         self.held.len()
     }
-    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> StageResult {
         self.give(out);
         Ok(())
     }
@@ -250,12 +244,12 @@ struct Gate {
 }
 
 impl Stage for Gate {
-    fn handle(&mut self, port: Port, message: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, _: Time, out: &mut Outbox) -> StageResult {
         self.open = self.open.saturating_sub(1);
         out.send(port, message);
         Ok(())
     }
-    fn handle_control(&mut self, _: &[u8], _: Time, _: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, _: &[u8], _: Time, _: &mut Outbox) -> StageResult {
         self.open += 1;
         Ok(())
     }
@@ -273,7 +267,7 @@ fn refused(text: &str, origin: Origin) -> (String, String) {
     (error.problem.clone(), error.text[error.place].into())
 }
 
-fn direct(used: &PairUse, half: Half, format: &Format) -> Result<Box<dyn Link>, StageError> {
+fn direct(used: &PairUse, half: Half, format: &Format) -> StageResult<Box<dyn Link>> {
     let stage = used.pair.half(half, &used.options, format, &Site::default())?;
     Ok(Box::new(links::Direct::new(stage)))
 }
@@ -579,13 +573,13 @@ fn reports_are_in_source_order() {
 struct Later(std::collections::VecDeque<Message>);
 
 impl Link for Later {
-    fn hand(&mut self, input: Input<'_>, _: Time, _: &mut Outbox) -> Result<(), StageError> {
+    fn hand(&mut self, input: Input<'_>, _: Time, _: &mut Outbox) -> StageResult {
         if let Input::Message(_, message) = input {
             self.0.push_back(message);
         }
         Ok(())
     }
-    fn collect(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn collect(&mut self, _: Time, out: &mut Outbox) -> StageResult {
         self.0.drain(..).for_each(|message| out.send(Port::MAIN, message));
         Ok(())
     }
@@ -605,7 +599,7 @@ impl Link for Later {
 
 #[test]
 fn output_of_slow_links_is_collected() {
-    let mut make = |used: &PairUse, half, format: &Format| -> Result<Box<dyn Link>, StageError> {
+    let mut make = |used: &PairUse, half, format: &Format| -> StageResult<Box<dyn Link>> {
         match used.pair.name() {
             "null" => Ok(Box::new(Later(Default::default()))),
             _ => direct(used, half, format),

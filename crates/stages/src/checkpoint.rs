@@ -2,7 +2,7 @@
 //! (LEB128) and bodies. Bodies are shared, not copied.
 
 use crate::varint;
-use contract::{Body, Message, StageError, Time};
+use contract::{Body, Message, StageError, StageResult, Time};
 
 /// Writes a checkpoint.
 #[derive(Debug, Default)]
@@ -43,23 +43,23 @@ pub(crate) struct CheckpointReader(pub(crate) Body);
 
 impl CheckpointReader {
     /// The next number.
-    pub(crate) fn number(&mut self) -> Result<u64, StageError> {
+    pub(crate) fn number(&mut self) -> StageResult<u64> {
         varint::take(&mut self.0).ok_or_else(malformed)
     }
 
     /// The next number, less than `end`.
-    pub(crate) fn number_below(&mut self, end: u64) -> Result<u64, StageError> {
+    pub(crate) fn number_below(&mut self, end: u64) -> StageResult<u64> {
         self.number().and_then(|number| if number < end { Ok(number) } else { Err(malformed()) })
     }
 
     /// The next body.
-    pub(crate) fn body(&mut self) -> Result<Body, StageError> {
+    pub(crate) fn body(&mut self) -> StageResult<Body> {
         let bytes = usize::try_from(self.number()?).map_err(|_| malformed())?;
         self.0.split_off_front(bytes).ok_or_else(malformed)
     }
 
     /// The next message.
-    pub(crate) fn message(&mut self) -> Result<Message, StageError> {
+    pub(crate) fn message(&mut self) -> StageResult<Message> {
         Ok(Message::new(Time(self.number()?), self.body()?))
     }
 

@@ -6,7 +6,7 @@
 //! their creation times.
 
 use crate::checkpoint::{self, CheckpointReader, CheckpointWriter};
-use contract::{Message, Offset, Outbox, Port, Report, StageError, Time};
+use contract::{Message, Offset, Outbox, Port, Report, StageResult, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl Playout {
     }
 
     /// Restores from the rest of a checkpoint.
-    pub(crate) fn restore(&mut self, mut from: CheckpointReader) -> Result<(), StageError> {
+    pub(crate) fn restore(&mut self, mut from: CheckpointReader) -> StageResult {
         let has_shift = from.number_below(2)? == 1;
         let shift = from.number()?.cast_signed();
         self.shift = has_shift.then_some(shift);

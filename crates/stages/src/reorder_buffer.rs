@@ -7,7 +7,7 @@
 
 use crate::checkpoint::{self, CheckpointReader, CheckpointWriter};
 use crate::sequence::{Position, SequenceTracker, Verdict};
-use contract::{Body, Message, Outbox, Port, Report, StageError, Time};
+use contract::{Body, Message, Outbox, Port, Report, StageResult, Time};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -368,7 +368,7 @@ impl ReorderBuffer {
     }
 
     /// Restores from a checkpoint.
-    pub(crate) fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    pub(crate) fn restore(&mut self, checkpoint: Body) -> StageResult {
         let mut from = CheckpointReader(checkpoint);
         let is_known = from.number_below(2)? == 1;
         let start = Some(from.number_below(1 << u32::BITS)? as u32).filter(|_| is_known);

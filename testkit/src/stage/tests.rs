@@ -46,10 +46,10 @@ impl Pair for Flawed {
     fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
         Ok(format.clone())
     }
-    fn source(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(Marks))
     }
-    fn sink(&self, _: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match self.0 {
             Flaw::NeverHasRoomAgain => Box::new(Narrow(0)),
             flaw => Box::new(Sink { flaw, count: 0, kept: None, spins: None }),
@@ -61,7 +61,7 @@ impl Pair for Flawed {
 struct Marks;
 
 impl Stage for Marks {
-    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> StageResult {
         m.body.push_front(b"mark");
         out.send(port, m);
         Ok(())
@@ -76,7 +76,7 @@ struct Sink {
 }
 
 impl Stage for Sink {
-    fn handle(&mut self, port: Port, mut m: Message, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut m: Message, now: Time, out: &mut Outbox) -> StageResult {
         if self.flaw == Flaw::PanicsOnShortBodies {
             assert_eq!(m.body.take_front::<4>().unwrap(), *b"mark");
             out.send(port, m);
@@ -117,7 +117,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, port: Port, _: Time, out: &mut Outbox) -> StageResult {
         if self.flaw != Flaw::KeepsItAtTheEnd
             && let Some(kept) = self.kept.take()
         {
@@ -130,7 +130,7 @@ impl Stage for Sink {
         self.spins
     }
 
-    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, _: Time, out: &mut Outbox) -> StageResult {
         if self.flaw != Flaw::SpinsOnTimeouts {
             self.spins = None;
             if let Some(kept) = self.kept.take() {
@@ -145,7 +145,7 @@ impl Stage for Sink {
 struct Narrow(u64);
 
 impl Stage for Narrow {
-    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut m: Message, _: Time, out: &mut Outbox) -> StageResult {
         self.0 += 1;
         m.body.take_front::<4>();
         out.send(port, m);

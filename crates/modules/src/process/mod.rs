@@ -75,7 +75,9 @@ pub use launch::use_spawner;
 pub use ledger::Limits;
 pub use spawner::{AllowedProgram, Spawner};
 
-use contract::{Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, Time, Value};
+use contract::{
+    Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult, Time, Value,
+};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -168,14 +170,14 @@ pub struct Process {
 
 impl Process {
     /// Starts a module between pipes. An error says why it cannot start at all.
-    pub fn start(module: Module) -> Result<Process, StageError> {
+    pub fn start(module: Module) -> StageResult<Process> {
         let mut links = Process::links(vec![module], None)?;
         links.pop().ok_or_else(|| StageError::Own("no module to start".into()))
     }
 
     /// Starts modules of one chain, with a pipe from each to the next, and returns a link for each. If there are
     /// several, none may have a history.
-    pub fn start_chain(modules: Vec<Module>) -> Result<Vec<Process>, StageError> {
+    pub fn start_chain(modules: Vec<Module>) -> StageResult<Vec<Process>> {
         let has_history = modules.len() > 1 && modules.iter().any(|module| module.has_history);
         if modules.is_empty()
             || has_history
@@ -188,7 +190,7 @@ impl Process {
 
     /// Starts own modules on shared memory, in the order of the flow, and returns a link for each. If there are
     /// several, none may have a history.
-    pub fn start_run(modules: Vec<Module>, setting: SharedRun) -> Result<Vec<Process>, StageError> {
+    pub fn start_run(modules: Vec<Module>, setting: SharedRun) -> StageResult<Vec<Process>> {
         let has_history = modules.len() > 1 && modules.iter().any(|module| module.has_history);
         if modules.is_empty() || has_history || !modules.iter().all(|module| module.is_own) {
             return Err(StageError::Own("these modules cannot share memory".into()));
@@ -196,7 +198,7 @@ impl Process {
         Process::links(modules, Some(setting))
     }
 
-    fn links(modules: Vec<Module>, shared: Option<SharedRun>) -> Result<Vec<Process>, StageError> {
+    fn links(modules: Vec<Module>, shared: Option<SharedRun>) -> StageResult<Vec<Process>> {
         let set = PollSet::new().map_err(|error| StageError::Own(format!("epoll: {error}")))?;
         let (set, stages) = (Arc::new(set), modules.len());
         let run = Supervisor::start(modules, shared, set.clone())?;
@@ -254,14 +256,14 @@ fn move_all<T>(from: &mut VecDeque<T>, to: &mut VecDeque<T>) {
 }
 
 impl Link for Process {
-    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn hand(&mut self, input: Input<'_>, now: Time, out: &mut Outbox) -> StageResult {
         let mut run = self.run();
         let result = run.hand(self.stage, input, now);
         self.move_output(&mut run, out);
         result
     }
 
-    fn collect(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn collect(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         let mut run = self.run();
         if self.is_first() {
             run.advance(now);

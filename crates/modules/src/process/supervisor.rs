@@ -4,7 +4,7 @@ use super::group::{Event, ProcessGroup, Program, ReadOutcome, StageFault};
 use super::ledger::{Ledger, ProtocolError};
 use super::window::Window;
 use super::{Module, SharedRun, move_all, reason};
-use contract::{Drop, Feedback, Half, Input, Message, Outbox, StageError, Time};
+use contract::{Drop, Feedback, Half, Input, Message, Outbox, StageError, StageResult, Time};
 use links::shm::{self, Geometry};
 use std::io;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Supervisor {
         modules: Vec<Module>,
         shared: Option<SharedRun>,
         set: Arc<PollSet>,
-    ) -> Result<Supervisor, StageError> {
+    ) -> StageResult<Supervisor> {
         let own = |error: io::Error| StageError::Own(format!("cannot create shared memory: {error}"));
         let shared = shared.map(|run| {
             let window = Window::new(run.slots, run.latency, modules.len());
@@ -492,7 +492,7 @@ impl Supervisor {
         }
     }
 
-    fn admit(&mut self, mut message: Message, now: Time) -> Result<(), StageError> {
+    fn admit(&mut self, mut message: Message, now: Time) -> StageResult {
         let mut era = 0;
         if self.module().has_history && self.module().half == Half::Sink {
             let mark = message.body.take_front::<4>().map(u32::from_le_bytes).filter(|mark| *mark > 0);
@@ -529,7 +529,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn take_control(&mut self, stage: usize, bytes: &[u8]) -> Result<(), StageError> {
+    fn take_control(&mut self, stage: usize, bytes: &[u8]) -> StageResult {
         let is_source = self.module().half == Half::Source;
         let body = match bytes {
             _ if !self.module().has_history => bytes,
@@ -566,7 +566,7 @@ impl Supervisor {
     }
 
     /// Handles an input of a stage's link. Messages, gaps and the end count only for the first stage.
-    pub(super) fn hand(&mut self, stage: usize, input: Input<'_>, now: Time) -> Result<(), StageError> {
+    pub(super) fn hand(&mut self, stage: usize, input: Input<'_>, now: Time) -> StageResult {
         match input {
             Input::Message(_, message) => return self.admit(message, now),
             Input::Control(bytes) => {

@@ -11,7 +11,7 @@ use super::carrier::Carrier;
 use super::control::Control;
 use crate::now;
 use contract::ServiceError;
-use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, Time};
+use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, StageResult, Time};
 use links::shm::Received;
 use pipeline::DropCounts;
 use pipeline::REFUSED;
@@ -321,12 +321,7 @@ impl StageLoop {
 
     /// Takes the output of the stage. `messages` is the number of inputs handled; they count as dropped after an
     /// error.
-    fn take_outputs(
-        &mut self,
-        result: Result<(), StageError>,
-        messages: u64,
-        now: Time,
-    ) -> Result<(), ServiceError> {
+    fn take_outputs(&mut self, result: StageResult, messages: u64, now: Time) -> Result<(), ServiceError> {
         if self.peer == Peer::Runner {
             self.report_at.get_or_insert(self.reported.0.after(REPORT_INTERVAL));
         }

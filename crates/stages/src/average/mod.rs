@@ -18,7 +18,7 @@ mod tests;
 use crate::movement::Movement;
 use contract::{
     Attributes, Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, Time, agreed,
+    Report, Site, Stage, StageError, StageResult, Time, agreed,
 };
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl Pair for Average {
         movement(format).map(|_| format.clone())
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(Source {
             period: options.duration("period"),
             movement: movement(format).map_err(StageError::Own)?,
@@ -70,7 +70,7 @@ impl Pair for Average {
         }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -117,13 +117,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         self.messages += 1;
         let update = self.movement.read(message.body.as_slice());
         if !self.movement.add(&update) {
@@ -140,7 +134,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
         self.flush(now, out);
         Ok(())
     }
@@ -149,7 +143,7 @@ impl Stage for Source {
         self.period_ends
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         let Some(end) = self.period_ends.take_if(|end| *end <= now) else { return Ok(()) };
         self.last_period_end = end;
         if let Some(body) = self.movement.take_mean() {

@@ -14,7 +14,7 @@ mod tests;
 
 use crate::adaptive;
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -122,14 +122,14 @@ impl Pair for Buffer {
         Ok(())
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match is_play(options) {
             true => Box::new(PassThrough),
             false => Box::new(source::Source::new(options, applies_backpressure(options, format))),
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match is_play(options) {
             true => Box::new(play::Sink::new(options)),
             false => Box::new(sink::Sink::new(options)),

@@ -4,7 +4,7 @@
 use crate::adaptive::AdaptiveDelay;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
-use contract::{Body, Choice, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Choice, Message, Options, Outbox, Port, Report, Stage, StageResult, Time};
 use std::time::Duration;
 
 /// With a fixed delay, the shift moves by at most one part in this many of the elapsed time.
@@ -80,20 +80,14 @@ fn nanoseconds(duration: Duration) -> i64 {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         self.playout.release(now, out);
         self.update_shift(message.created, transit(&message, now), now);
         self.playout.hold(message, now, out);
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.playout.flush(out);
         Ok(())
     }
@@ -102,7 +96,7 @@ impl Stage for Sink {
         self.playout.next_due()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.playout.release(now, out);
         Ok(())
     }
@@ -121,7 +115,7 @@ impl Stage for Sink {
         Some(checkpoint.finish())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         self.playout.restore(CheckpointReader(checkpoint))
     }
 

@@ -15,7 +15,7 @@
 
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::playout::{Playout, STEP_NS, transit};
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::time::Duration;
 
 /// Most that a sequence may be ahead of all grants. At its end, a flow sends all queued messages
@@ -117,13 +117,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        _port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let sequence = message.body.take_front().map(u64::from_le_bytes);
         let sequence = sequence.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;
         let ahead = sequence.saturating_sub(self.granted.max(self.next_sequence));
@@ -144,7 +138,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> StageResult {
         let released = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a count has 8 bytes, not {}", control.len())))?;
         let released = u64::from_le_bytes(released);
@@ -164,12 +158,12 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.playout.flush(out);
         Ok(())
     }
 
-    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
         // Missing messages show in the sequence. A new spacing starts when the held messages have
         // left.
         Ok(())
@@ -184,7 +178,7 @@ impl Stage for Sink {
         self.playout.next_due().into_iter().chain(lost_at).chain(retry_at).min()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.has_started = true;
         if let Some((released, at)) = self.announced
             && at <= now
@@ -217,7 +211,7 @@ impl Stage for Sink {
         Some(checkpoint.finish())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         let mut reader = CheckpointReader(checkpoint);
         self.granted = reader.number_below(COUNT_MAX)?;
         self.next_sequence = reader.number_below(COUNT_MAX)?;

@@ -1,7 +1,7 @@
 //! The source of `mode=request`: queues messages and releases them as granted. See `sink` for the
 //! protocol.
 
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 
 const DISCARDED: &str = "the source is full";
@@ -60,13 +60,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         self.bytes += message.body.len();
         self.queue.push_back(message);
         self.release(out);
@@ -78,7 +72,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], _now: Time, out: &mut Outbox) -> StageResult {
         let granted = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a request has 8 bytes, not {}", control.len())))?;
         let granted = u64::from_le_bytes(granted);
@@ -91,7 +85,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         while self.release_first(out) {}
         Ok(())
     }

@@ -22,7 +22,7 @@
 //! [`ALIVE_INTERVAL`] reports stop, the source assumes it.
 
 use super::growth::Growth;
-use contract::{Choice, Feedback, Options, StageError, Time, Value};
+use contract::{Choice, Feedback, Options, StageError, StageResult, Time, Value};
 use std::time::Duration;
 
 /// Largest count of `auto`.
@@ -195,7 +195,7 @@ impl Count {
     }
 
     /// Handles a control message of the sink half.
-    pub(super) fn handle_report(&mut self, report: &[u8], now: Time) -> Result<(), StageError> {
+    pub(super) fn handle_report(&mut self, report: &[u8], now: Time) -> StageResult {
         let malformed = || StageError::Control("it is not a report of a bundle sink".into());
         let auto = self.auto.as_mut().ok_or_else(malformed)?;
         match SinkReport::from_bytes(report).ok_or_else(malformed)? {

@@ -10,7 +10,7 @@ use super::{COUNT_BYTES, ENTRY_BYTES};
 use crate::adaptive::AdaptiveDelay;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
-use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::time::Duration;
 
 /// Shortest time between two reports of growth.
@@ -160,7 +160,7 @@ impl Auto {
 
 /// Unpacks a bundle of at most `count_max` messages. The bound matters: a message takes far more
 /// memory than its entry.
-fn unpack(bundle: Message, count_max: usize) -> Result<Vec<Message>, StageError> {
+fn unpack(bundle: Message, count_max: usize) -> StageResult<Vec<Message>> {
     let malformed = |problem: &str| StageError::Input(problem.into());
     let Message { created, attributes, mut body } = bundle;
     let count = body.take_front().map(u16::from_le_bytes).ok_or_else(|| malformed("it has no header"))?;
@@ -186,13 +186,7 @@ fn unpack(bundle: Message, count_max: usize) -> Result<Vec<Message>, StageError>
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         self.playout.release(now, out);
         let messages = unpack(message, self.count_max)?;
         if let (Some(first), Some(last)) = (messages.first(), messages.last()) {
@@ -212,7 +206,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.playout.flush(out);
         if let Some(auto) = &mut self.auto {
             auto.arrivals = ArrivalRate::default();
@@ -225,7 +219,7 @@ impl Stage for Sink {
         self.playout.next_due().into_iter().chain(silent_at).min()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         if let Some(auto) = &mut self.auto
             && auto.arrivals.silent_at().is_some_and(|at| at <= now)
         {
@@ -251,7 +245,7 @@ impl Stage for Sink {
         Some(checkpoint.finish())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         self.playout.restore(CheckpointReader(checkpoint))
     }
 

@@ -4,7 +4,7 @@ use super::count::Count;
 use super::{COUNT_BYTES, ENTRY_BYTES};
 use contract::{
     Attributes, Body, Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError,
-    Time,
+    StageResult, Time,
 };
 use std::time::Duration;
 
@@ -67,13 +67,7 @@ fn bundle_attributes(held: &[Message]) -> Attributes {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let bytes = message.body.len();
         if bytes + COUNT_BYTES + ENTRY_BYTES > wire::BODY_BYTES_MAX {
             return Err(StageError::TooLarge { what: "a bundle", bytes, limit: wire::BODY_BYTES_MAX });
@@ -91,21 +85,16 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> StageResult {
         self.count.handle_report(control, now)
     }
 
-    fn handle_feedback(
-        &mut self,
-        feedback: &Feedback,
-        now: Time,
-        _out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle_feedback(&mut self, feedback: &Feedback, now: Time, _out: &mut Outbox) -> StageResult {
         self.count.handle_feedback(feedback, now);
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.send(out);
         Ok(())
     }
@@ -114,7 +103,7 @@ impl Stage for Source {
         self.deadline
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.send(out);
         }

@@ -7,7 +7,7 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
 };
 use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
@@ -52,17 +52,17 @@ impl Pair for Colour {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Source, options, || ColourMap::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Sink, options, || ColourMap::new(options)))
     }
 }
 
 impl Filter for ColourMap {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let (from, to) = (picture.geometry, picture.geometry.tight());
         let mut into = memory.take(to.bytes());
         let (first, chroma) = into.split_at_mut(to.plane(0).bytes());
@@ -80,7 +80,7 @@ impl Filter for ColourMap {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
+    fn partial(&mut self, mut partial: PartialPicture) -> StageResult<PartialPicture> {
         let mut into = vec![0; partial.pixels.len()];
         let pixels: PixelFormat = partial.geometry.pixels();
         self.pixels(pixels, &partial.pixels, &mut into);
@@ -88,7 +88,7 @@ impl Filter for ColourMap {
         Ok(partial)
     }
 
-    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
         Ok(from.tight())
     }
 }

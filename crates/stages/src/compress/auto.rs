@@ -17,7 +17,7 @@
 
 use super::codec::{Encoder, Method, is_worth};
 use super::effort::{Effort, FIRST, LADDER};
-use contract::{Choice, Feedback, StageError, Time};
+use contract::{Choice, Feedback, StageResult, Time};
 
 /// Trials take at most one part in this many of the cost of the messages.
 const TRIAL_SHARE: f64 = 32.0;
@@ -111,7 +111,7 @@ struct Host {
 }
 
 impl AutoLevel {
-    pub(super) fn new() -> Result<Self, StageError> {
+    pub(super) fn new() -> StageResult<Self> {
         // Before the first trial, all content counts as text.
         let prior = |rung: usize| [LADDER[rung].text_share, LADDER[rung + 1].text_share];
         Ok(AutoLevel {

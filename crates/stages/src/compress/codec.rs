@@ -1,7 +1,7 @@
 //! zstd, zlib and lz4 behind one interface. Contexts are allocated once and reused for every
 //! message.
 
-use contract::{Options, StageError};
+use contract::{Options, StageError, StageResult};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use zstd::bulk;
 use zstd::zstd_safe::CParameter;
@@ -45,7 +45,7 @@ pub(super) enum Encoder {
 }
 
 impl Encoder {
-    pub(super) fn new(method: Method, level: i32) -> Result<Self, StageError> {
+    pub(super) fn new(method: Method, level: i32) -> StageResult<Self> {
         Ok(match method {
             Method::Zlib => Encoder::Zlib(Compress::new(Compression::new(level.unsigned_abs()), true)),
             Method::Zstd => {
@@ -99,7 +99,7 @@ pub(super) enum Decoder {
 }
 
 impl Decoder {
-    pub(super) fn new(method: Method) -> Result<Self, StageError> {
+    pub(super) fn new(method: Method) -> StageResult<Self> {
         Ok(match method {
             Method::Zlib => Decoder::Zlib(Decompress::new(true)),
             Method::Zstd => Decoder::Zstd(

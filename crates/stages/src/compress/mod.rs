@@ -34,7 +34,7 @@ mod tests;
 mod tiles;
 
 use codec::Method;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
 
 /// The pair.
 pub(crate) struct Compress;
@@ -113,11 +113,11 @@ impl Pair for Compress {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options, is_tiled(options, format))?))
     }
 
-    fn sink(&self, options: &Options, format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         // A picture may be as large as a message can be. Any other message of that size is likely a bomb.
         let message_bytes = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
         Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled(options, format))?))

@@ -5,7 +5,7 @@ use super::codec::{Decoder, Method, STORED, TILED};
 use super::effort::{Effort, FIRST, LADDER};
 use super::tiles::TiledPicture;
 use crate::picture::Memory;
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 
 pub(super) struct Sink {
     methods: Vec<AgreedMethod>,
@@ -28,7 +28,7 @@ struct AgreedMethod {
 }
 
 impl Sink {
-    pub(super) fn new(options: &Options, message_bytes: usize, is_tiled: bool) -> Result<Self, StageError> {
+    pub(super) fn new(options: &Options, message_bytes: usize, is_tiled: bool) -> StageResult<Self> {
         let method = Method::from_options(options);
         let agreed = |method, effort| Ok(AgreedMethod { method, decoder: Decoder::new(method)?, effort });
         let methods = match options.is_auto("level") {
@@ -50,7 +50,7 @@ impl Sink {
     }
 
     /// Takes the claimed length off a compressed body.
-    fn take_length(&self, body: &mut Body) -> Result<usize, StageError> {
+    fn take_length(&self, body: &mut Body) -> StageResult<usize> {
         let malformed = |problem: &str| Err(StageError::Input(problem.into()));
         match body.take_front().map(u32::from_le_bytes) {
             None => malformed("its header is cut short"),
@@ -60,7 +60,7 @@ impl Sink {
     }
 
     /// Returns `bytes` if it is within both limits.
-    fn checked(&self, bytes: usize) -> Result<usize, StageError> {
+    fn checked(&self, bytes: usize) -> StageResult<usize> {
         let too_large = |what, limit| Err(StageError::TooLarge { what, bytes, limit });
         match bytes {
             _ if bytes > self.limit => too_large("the body", self.limit),
@@ -72,7 +72,7 @@ impl Sink {
     }
 
     /// Decompresses a body, which must fill `into` exactly.
-    fn decompress(&mut self, method: u8, mut body: Body, into: &mut [u8]) -> Result<(), StageError> {
+    fn decompress(&mut self, method: u8, mut body: Body, into: &mut [u8]) -> StageResult {
         let Some(agreed) = self.methods.iter_mut().find(|agreed| agreed.method as u8 == method) else {
             return Err(StageError::Input(format!("method {method} was not agreed on")));
         };
@@ -85,7 +85,7 @@ impl Sink {
     }
 
     /// Decodes a picture from its tiles.
-    fn decode_tiles(&mut self, tiles: &[u8]) -> Result<Body, StageError> {
+    fn decode_tiles(&mut self, tiles: &[u8]) -> StageResult<Body> {
         let tiled = TiledPicture::read(tiles).map_err(StageError::Input)?;
         let mut body = self.bodies.take(self.checked(tiled.bytes())?);
         tiled.write(&mut body).map_err(StageError::Input)?;
@@ -94,13 +94,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let Some([method]) = message.body.take_front() else {
             return Err(StageError::Input("it has no header".into()));
         };

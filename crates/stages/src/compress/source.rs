@@ -4,7 +4,9 @@ use super::auto::AutoLevel;
 use super::codec::{Encoder, Method, STORED, TILED, is_worth};
 use super::effort::Effort;
 use super::tiles;
-use contract::{Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{
+    Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
+};
 
 /// The choice of method and level.
 enum Strategy {
@@ -40,7 +42,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn new(options: &Options, is_tiled: bool) -> Result<Self, StageError> {
+    pub(super) fn new(options: &Options, is_tiled: bool) -> StageResult<Self> {
         let method = Method::from_options(options);
         // The option's range fits an `i32`.
         let level = i32::try_from(options.integer("level")).unwrap_or(0);
@@ -64,13 +66,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let original_bytes = message.body.len();
         if original_bytes > self.limit {
             return Err(StageError::TooLarge { what: "the body", bytes: original_bytes, limit: self.limit });
@@ -130,12 +126,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_feedback(
-        &mut self,
-        feedback: &Feedback,
-        _now: Time,
-        _out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle_feedback(&mut self, feedback: &Feedback, _now: Time, _out: &mut Outbox) -> StageResult {
         if let Strategy::Auto(auto) = &mut self.strategy {
             auto.handle_feedback(feedback);
         }

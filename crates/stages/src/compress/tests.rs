@@ -1,5 +1,7 @@
 use super::Compress;
-use contract::{Body, Feedback, Format, Message, Outbox, Pair, Port, Site, Stage, StageError, Time, Value};
+use contract::{
+    Body, Feedback, Format, Message, Outbox, Pair, Port, Site, Stage, StageError, StageResult, Time, Value,
+};
 use proptest::prelude::*;
 use std::time::Duration;
 use testkit::stage::{conforms, options};
@@ -17,7 +19,7 @@ fn halves_of(given: &[(&str, &str)], format: &Format) -> (Box<dyn Stage>, Box<dy
     )
 }
 
-fn through(stage: &mut dyn Stage, body: impl Into<Body>) -> Result<Body, StageError> {
+fn through(stage: &mut dyn Stage, body: impl Into<Body>) -> StageResult<Body> {
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, Message::new(Time(5), body), Time(9), &mut out)?;
     let (_, message) = out.messages.pop_front().unwrap();

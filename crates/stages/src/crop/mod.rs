@@ -5,7 +5,8 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, StageResult,
+    agreed,
 };
 use wire::formats::video::{Geometry, Rectangle, SIDE_MAX};
 
@@ -47,11 +48,11 @@ impl Pair for Crop {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Source, options, || Cropper::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Sink, options, || Cropper::new(options)))
     }
 }
@@ -70,7 +71,7 @@ impl Cropper {
 
     /// The requested part, clipped to the picture. With subsampled colour, it starts at a whole
     /// colour sample.
-    fn available(&self, picture: &Geometry) -> Result<Rectangle, StageError> {
+    fn available(&self, picture: &Geometry) -> StageResult<Rectangle> {
         let (across, down) = picture.pixels().subsampling().unwrap_or((1, 1));
         let whole = Rectangle { x: 0, y: 0, width: picture.width(), height: picture.height() };
         let part = self.requested.intersection(&whole).ok_or_else(|| {
@@ -85,14 +86,14 @@ impl Cropper {
 }
 
 /// The geometry of a part.
-fn cropped(from: &Geometry, part: Rectangle) -> Result<Geometry, StageError> {
+fn cropped(from: &Geometry, part: Rectangle) -> StageResult<Geometry> {
     let (numerator, denominator) = from.rate();
     let to = Geometry::new(from.pixels(), part.width, part.height).map_err(too_large)?;
     Ok(to.with_rate(numerator, denominator))
 }
 
 impl Filter for Cropper {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let from = picture.geometry;
         let part = self.available(&from)?;
         let to = cropped(&from, part)?;
@@ -108,7 +109,7 @@ impl Filter for Cropper {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError> {
+    fn partial(&mut self, partial: PartialPicture) -> StageResult<PartialPicture> {
         let kept = self.available(&partial.geometry)?;
         let pixels = partial.geometry.pixels();
         let (mut rectangles, mut into) = (Vec::new(), Vec::new());
@@ -128,7 +129,7 @@ impl Filter for Cropper {
         Ok(PartialPicture { geometry: cropped(&partial.geometry, kept)?, rectangles, pixels: into.into() })
     }
 
-    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
         cropped(from, self.available(from)?)
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 use crate::random::Random;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time, agreed,
+    Site, Stage, StageResult, Time, agreed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,12 +55,7 @@ impl Pair for Delay {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(Source {
             delay: options.duration("delay"),
             // The range of the option fits.
@@ -75,7 +70,7 @@ impl Pair for Delay {
         }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -105,13 +100,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let jitter = Duration::from_nanos(self.random.up_to(self.jitter_ns));
         let mut due = now.after(self.delay + jitter);
         if !self.may_reorder {
@@ -124,7 +113,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.release(Time(u64::MAX), out);
         Ok(())
     }
@@ -133,7 +122,7 @@ impl Stage for Source {
         self.held.first_key_value().map(|((due, _), _)| *due)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.release(now, out);
         Ok(())
     }

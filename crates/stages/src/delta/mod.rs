@@ -13,7 +13,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
 
 /// The pair.
 pub(crate) struct Delta;
@@ -64,16 +64,11 @@ impl Pair for Delta {
         Ok(Format::Bytes)
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

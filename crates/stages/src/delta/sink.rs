@@ -6,7 +6,7 @@ use super::references::{Reference, References};
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::varint;
 use bytes::{Bytes, BytesMut};
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::time::Duration;
 
 /// Drop reason: the message that this one changes did not arrive.
@@ -72,13 +72,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let malformed = |problem: &str| StageError::Input(problem.into());
         let mut number =
             || varint::take(&mut message.body).ok_or_else(|| malformed("its header is cut short"));
@@ -119,7 +113,7 @@ impl Stage for Sink {
         Some(checkpoint.finish())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         let mut reader = CheckpointReader(checkpoint);
         self.newest = reader.number()?.checked_sub(1);
         while !reader.is_empty() {

@@ -3,7 +3,7 @@
 use super::difference::Runs;
 use super::references::{Reference, References};
 use crate::varint;
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use smallvec::SmallVec;
 
 pub(super) struct Source {
@@ -55,13 +55,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let length = message.body.len();
         let reference = self.references.take_length(length);
         let difference = reference.as_ref().and_then(|reference| self.difference(reference, &message.body));
@@ -91,7 +85,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> StageResult {
         let malformed = |problem: &str| StageError::Control(problem.into());
         let lost = <[u8; 8]>::try_from(control).map_err(|_| malformed("it is not a sequence number"))?;
         let lost = u64::from_le_bytes(lost);

@@ -1,5 +1,7 @@
 use super::Delta;
-use contract::{Body, Bytes, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
+use contract::{
+    Body, Bytes, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, StageResult, Time,
+};
 use netsim::Params;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -26,7 +28,7 @@ fn halves(given: &[(&str, &str)]) -> (Box<dyn Stage>, Box<dyn Stage>) {
     )
 }
 
-fn through(stage: &mut dyn Stage, body: impl Into<Body>) -> Result<Option<Bytes>, StageError> {
+fn through(stage: &mut dyn Stage, body: impl Into<Body>) -> StageResult<Option<Bytes>> {
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, Message::new(Time(1), body), Time(5), &mut out)?;
     Ok(out.messages.pop_front().map(|(_, message)| message.body.into_bytes()))

@@ -13,7 +13,8 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError, StageResult,
+    agreed,
 };
 
 /// The pair.
@@ -34,7 +35,7 @@ static OPTIONS: [OptionSpec; 2] = [
     ),
 ];
 
-fn key(site: &Site) -> Result<&Secret, StageError> {
+fn key(site: &Site) -> StageResult<&Secret> {
     site.key.as_ref().ok_or_else(|| {
         let problem = "encrypt has no key: pair the two hosts (sessions without --insecure have a key), or give \
                        both the same 32 bytes with --key-file";
@@ -67,11 +68,11 @@ impl Pair for Encrypt {
         Ok(Format::Bytes)
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options, key(site)?, site.seed)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(sink::Sink::new(options, key(site)?)))
     }
 }

@@ -9,7 +9,9 @@
 
 use super::seal::{HEADER_BYTES, Header, Key, Salt, TAG_BYTES, cipher};
 use buffers::Window;
-use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Secret, Stage, StageError, Time};
+use contract::{
+    Body, Message, Offset, Options, Outbox, Port, Report, Secret, Stage, StageError, StageResult, Time,
+};
 use ring::aead::Algorithm;
 use std::collections::VecDeque;
 
@@ -67,7 +69,7 @@ impl Sink {
         }
     }
 
-    fn refuse(&mut self, problem: &str) -> Result<(), StageError> {
+    fn refuse(&mut self, problem: &str) -> StageResult {
         self.refused += 1;
         Err(StageError::Input(problem.into()))
     }
@@ -98,13 +100,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let Message { created, attributes, mut body } = message;
         let Some(header) = body.take_front::<HEADER_BYTES>().map(|bytes| Header::from_bytes(&bytes)) else {
             return self.refuse("its header is cut short");
@@ -162,7 +158,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.is_cut_short = self.sender.as_ref().is_none_or(|sender| sender.end_counter.is_none());
         if self.is_cut_short {
             out.drop_counted(CUT_SHORT, 1);

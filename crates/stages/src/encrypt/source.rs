@@ -1,7 +1,7 @@
 //! The half that seals messages.
 
 use super::seal::{HEADER_BYTES, Header, Key, SALT_BYTES, Salt, TAG_BYTES, cipher};
-use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Secret, Stage, StageError, StageResult, Time};
 
 pub(super) struct Source {
     key: Key,
@@ -31,13 +31,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let bytes = message.body.len() + HEADER_BYTES + TAG_BYTES;
         if bytes > wire::BODY_BYTES_MAX {
             let limit = wire::BODY_BYTES_MAX;
@@ -48,7 +42,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
         let end = self.seal(Message::new(now, Body::new()), true);
         out.send(port, end);
         Ok(())

@@ -1,7 +1,8 @@
 use super::Encrypt;
 use super::seal::{HEADER_BYTES, TAG_BYTES};
 use contract::{
-    Body, Bytes, Format, Half, Message, Outbox, Pair, Port, Secret, Site, Stage, StageError, Time,
+    Body, Bytes, Format, Half, Message, Outbox, Pair, Port, Secret, Site, Stage, StageError, StageResult,
+    Time,
 };
 use netsim::Params;
 use proptest::prelude::*;
@@ -27,7 +28,7 @@ fn sink(given: &[(&str, &str)]) -> Box<dyn Stage> {
 }
 
 /// Passes one message through a half.
-fn pass(stage: &mut dyn Stage, message: Message) -> Result<Vec<Message>, StageError> {
+fn pass(stage: &mut dyn Stage, message: Message) -> StageResult<Vec<Message>> {
     let now = message.created;
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, message, now, &mut out)?;
@@ -44,7 +45,7 @@ fn end(source: &mut dyn Stage) -> Message {
     out.messages.pop_front().unwrap().1
 }
 
-fn finish(sink: &mut dyn Stage) -> Result<(), StageError> {
+fn finish(sink: &mut dyn Stage) -> StageResult {
     sink.handle_end(Port::MAIN, Time(78), &mut Outbox::default())
 }
 
@@ -52,7 +53,7 @@ fn figure(stage: &dyn Stage, name: &str) -> f64 {
     stage.report().iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-fn altered(result: &Result<Vec<Message>, StageError>) -> bool {
+fn altered(result: &StageResult<Vec<Message>>) -> bool {
     matches!(result, Err(StageError::Input(_)))
 }
 

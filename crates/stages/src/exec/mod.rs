@@ -7,7 +7,7 @@ mod tests;
 
 use contract::{
     Format, Half, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
-    agreed, local,
+    StageResult, agreed, local,
 };
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ static OPTIONS: [OptionSpec; 6] = [
     ),
 ];
 
-fn half_of(options: &Options, half: Half) -> Result<Box<dyn Stage>, StageError> {
+fn half_of(options: &Options, half: Half) -> StageResult<Box<dyn Stage>> {
     match options.flag("stateful") {
         false => Ok(Box::new(PassThrough)),
         true => Err(StageError::Own(format!(
@@ -102,11 +102,11 @@ impl Pair for Exec {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         half_of(options, Half::Source)
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         half_of(options, Half::Sink)
     }
 }

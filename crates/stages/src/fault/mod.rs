@@ -6,7 +6,7 @@ mod tests;
 use crate::random::Random;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time, agreed,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -50,12 +50,7 @@ impl Pair for Fault {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         let mut seeds = Random::new(options.integer("seed").unsigned_abs());
         let mut fault =
             |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), count: 0 };
@@ -63,7 +58,7 @@ impl Pair for Fault {
         Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -91,13 +86,7 @@ struct Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         self.messages += 1;
         if self.loss.draw() {
             out.drop_counted(LOST, 1);

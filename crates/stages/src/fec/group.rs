@@ -2,7 +2,7 @@
 
 use super::header::{put_shard, read_shard, shard_bytes};
 use super::outcome::Outcome;
-use contract::{Body, Bytes, Message, Offset, StageError, Time};
+use contract::{Body, Bytes, Message, Offset, StageError, StageResult, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
 
 pub(super) struct Group {
@@ -98,12 +98,7 @@ impl Group {
     }
 
     /// Adds a message; `false` if it was delivered before.
-    pub(super) fn add(
-        &mut self,
-        index: u8,
-        created_after: i64,
-        message: &Message,
-    ) -> Result<bool, StageError> {
+    pub(super) fn add(&mut self, index: u8, created_after: i64, message: &Message) -> StageResult<bool> {
         if self.size.is_some_and(|size| index >= size) {
             return Err(StageError::Input("its index is outside its group".into()));
         }
@@ -130,7 +125,7 @@ impl Group {
         data: u8,
         message: Message,
         bytes_max: usize,
-    ) -> Result<(), StageError> {
+    ) -> StageResult {
         let shard = message.body.into_bytes();
         let malformed = |problem: &str| Err(StageError::Input(problem.into()));
         let differs = |(_, other): &(u8, Bytes)| other.len() != shard.len();
@@ -160,7 +155,7 @@ impl Group {
         &mut self,
         decoder: &mut Option<ReedSolomonDecoder>,
         scratch: &mut Vec<u8>,
-    ) -> Result<Vec<Message>, StageError> {
+    ) -> StageResult<Vec<Message>> {
         let Some((_, first)) = self.stored.parity.first() else { return Ok(Vec::new()) };
         let (size, bytes) = (usize::from(self.size()), first.len());
         if self.stored.data.len() + self.stored.parity.len() < size {

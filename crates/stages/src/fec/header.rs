@@ -1,7 +1,7 @@
 //! Headers of messages and parity messages; shards, which parity is computed over.
 
 use super::PARITY_MAX;
-use contract::{Body, StageError};
+use contract::{Body, StageError, StageResult};
 
 /// Bytes of a shard in front of the body: creation time and length.
 pub(super) const SHARD_BYTES: usize = 12;
@@ -61,7 +61,7 @@ impl Header {
     }
 
     /// Takes a header off a body, for groups of at most `data_max` messages.
-    pub(super) fn take(body: &mut Body, data_max: u8) -> Result<Header, StageError> {
+    pub(super) fn take(body: &mut Body, data_max: u8) -> StageResult<Header> {
         let malformed = |problem: &str| StageError::Input(problem.into());
         let short = || malformed("its header is cut short");
         let source_id = u32::from_le_bytes(body.take_front().ok_or_else(short)?);

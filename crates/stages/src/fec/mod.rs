@@ -19,7 +19,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
 use std::time::Duration;
 
 /// The pair.
@@ -103,11 +103,11 @@ impl Pair for Fec {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options, site.seed)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

@@ -19,7 +19,7 @@
 
 use super::PARITY_MAX;
 use super::outcome::{Outcome, Outcomes};
-use contract::{Feedback, Options, StageError, Time};
+use contract::{Feedback, Options, StageError, StageResult, Time};
 use std::time::Duration;
 
 /// Time in which an outcome loses half its weight.
@@ -90,7 +90,7 @@ impl ParityCount {
     }
 
     /// Handles a report of the sink half.
-    pub(super) fn handle_report(&mut self, report: &[u8], now: Time) -> Result<(), StageError> {
+    pub(super) fn handle_report(&mut self, report: &[u8], now: Time) -> StageResult {
         let malformed = |problem: &str| StageError::Control(problem.into());
         let auto = self.auto.as_mut().ok_or_else(|| malformed("parity is not auto"))?;
         let (is_slow, report) = match report.split_first() {

@@ -9,7 +9,7 @@ use super::group::Group;
 use super::header::{Header, Part};
 use super::outcome::Outcome;
 use super::pace::Pace;
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -246,13 +246,7 @@ impl SourceHalf {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let header = Header::take(&mut message.body, self.data)?;
         let source_index = self.source_index(&header);
         if header.group < self.sources[source_index].floor || !self.open_group(source_index, &header) {
@@ -297,12 +291,12 @@ impl Stage for Sink {
         result
     }
 
-    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
         self.has_restarted |= self.sources.is_empty();
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
         self.sources.iter_mut().flat_map(|source| source.groups.values_mut()).for_each(Group::abandon);
         self.bytes = 0;
         Ok(())

@@ -4,7 +4,8 @@ use super::GROUPS_HELD;
 use super::header::{Header, Part, put_shard, shard_bytes};
 use super::parity_count::ParityCount;
 use contract::{
-    Body, Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, Time, Value,
+    Body, Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult,
+    Time, Value,
 };
 use reed_solomon_simd::ReedSolomonEncoder;
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl Source {
     }
 
     /// Closes the group and sends its parity.
-    fn close(&mut self, out: &mut Outbox) -> Result<(), StageError> {
+    fn close(&mut self, out: &mut Outbox) -> StageResult {
         let Some(group) = self.group.take() else { return Ok(()) };
         self.groups += 1;
         if group.parity == 0 {
@@ -122,13 +123,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let bytes = message.body.len();
         if bytes + HEADER_BYTES > wire::BODY_BYTES_MAX {
             let limit = wire::BODY_BYTES_MAX;
@@ -157,21 +152,16 @@ impl Stage for Source {
         if is_full { self.close(out) } else { Ok(()) }
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> StageResult {
         self.parity_count.handle_report(control, now)
     }
 
-    fn handle_feedback(
-        &mut self,
-        feedback: &Feedback,
-        _now: Time,
-        _out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle_feedback(&mut self, feedback: &Feedback, _now: Time, _out: &mut Outbox) -> StageResult {
         self.parity_count.handle_feedback(feedback);
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.close(out)
     }
 
@@ -179,7 +169,7 @@ impl Stage for Source {
         self.group.as_ref().map(|group| group.deadline)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         match self.poll_timeout() {
             Some(deadline) if deadline <= now => self.close(out),
             _ => Ok(()),

@@ -1,5 +1,7 @@
 use super::Fec;
-use contract::{Body, Feedback, Format, Half, Message, Outbox, Pair, Port, Stage, StageError, Time, Value};
+use contract::{
+    Body, Feedback, Format, Half, Message, Outbox, Pair, Port, Stage, StageError, StageResult, Time, Value,
+};
 use netsim::Params;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -32,7 +34,7 @@ fn sent(out: &mut Outbox) -> Vec<Message> {
     out.messages.drain(..).map(|(_, message)| message).collect()
 }
 
-fn feed(stage: &mut dyn Stage, message: Message, out: &mut Outbox) -> Result<(), StageError> {
+fn feed(stage: &mut dyn Stage, message: Message, out: &mut Outbox) -> StageResult {
     let now = message.created;
     stage.handle(Port::MAIN, message, now, out)
 }

@@ -4,7 +4,7 @@
 mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, channels, too_large};
-use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageError};
+use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult};
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
@@ -35,11 +35,11 @@ impl Pair for Gray {
         picture::accept(format)
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Source, options, || GrayFilter))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Sink, options, || GrayFilter))
     }
 }
@@ -47,7 +47,7 @@ impl Pair for Gray {
 struct GrayFilter;
 
 impl Filter for GrayFilter {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let Picture { geometry, pixels } = picture;
         let (plane, gray) = (geometry.plane(0), self.geometry(&geometry)?);
         if geometry.pixels().pixel_bytes() == 1 {
@@ -61,7 +61,7 @@ impl Filter for GrayFilter {
         Ok(Picture { geometry: gray, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, mut partial: PartialPicture) -> Result<PartialPicture, StageError> {
+    fn partial(&mut self, mut partial: PartialPicture) -> StageResult<PartialPicture> {
         let pixels = partial.geometry.pixels();
         if pixels.pixel_bytes() > 1 {
             let mut into = vec![0; partial.pixels.len() / pixels.pixel_bytes()];
@@ -72,7 +72,7 @@ impl Filter for GrayFilter {
         Ok(partial)
     }
 
-    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
         let gray = gray(from)?;
         match from.pixels().pixel_bytes() {
             // The plane of brightness exists already, with its stride.
@@ -83,7 +83,7 @@ impl Filter for GrayFilter {
 }
 
 /// The geometry of the picture in gray.
-fn gray(from: &Geometry) -> Result<Geometry, StageError> {
+fn gray(from: &Geometry) -> StageResult<Geometry> {
     let (numerator, denominator) = from.rate();
     let gray = Geometry::new(PixelFormat::Gray8, from.width(), from.height()).map_err(too_large)?;
     Ok(gray.with_rate(numerator, denominator))

@@ -16,7 +16,7 @@ mod source;
 mod tests;
 mod window;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
 use std::time::Duration;
 
 /// The pair.
@@ -97,11 +97,11 @@ impl Pair for Latest {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options, format)))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(sink::Sink::default()))
     }
 }

@@ -1,7 +1,7 @@
 //! The half that acknowledges messages.
 
 use crate::varint;
-use contract::{Message, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 
 #[derive(Default)]
 pub(super) struct Sink {
@@ -9,13 +9,7 @@ pub(super) struct Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let sequence = varint::take(&mut message.body);
         let next = sequence.and_then(|sequence| sequence.checked_add(1));
         let next = next.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;

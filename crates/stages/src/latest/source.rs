@@ -7,7 +7,9 @@ use super::pending::{HoldOutcome, Pending};
 use super::window::Window;
 use crate::movement::Movement;
 use crate::varint;
-use contract::{Choice, Feedback, Format, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{
+    Choice, Feedback, Format, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
+};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -113,13 +115,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         if self.pending.len() == 0 {
             if self.may_send() {
                 self.pending.pass(&mut message);
@@ -145,7 +141,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> StageResult {
         let malformed = |problem: &str| StageError::Control(problem.into());
         let next = <[u8; 8]>::try_from(control).map_err(|_| malformed("it is not a sequence number"))?;
         let next = u64::from_le_bytes(next);
@@ -168,12 +164,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_feedback(
-        &mut self,
-        feedback: &Feedback,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut Outbox) -> StageResult {
         // Bytes in flight between the halves are expected to be unacknowledged; only more than
         // those wait.
         let is_busy = feedback.waiting_bytes > self.in_flight_bytes;
@@ -182,7 +173,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
         while let Some(message) = self.pending.take() {
             self.send(message, now, out);
         }
@@ -194,7 +185,7 @@ impl Stage for Source {
         loss.into_iter().chain(self.busy_until).min()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.busy_until = self.busy_until.filter(|until| *until > now);
         if self.is_waiting() && self.loss_deadline() <= now {
             self.timer_start = now;

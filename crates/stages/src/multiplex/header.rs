@@ -1,6 +1,6 @@
 //! The header in front of every message and part.
 
-use contract::{Body, StageError};
+use contract::{Body, StageError, StageResult};
 
 /// Position of a message in the flow, and its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Header {
     }
 
     /// Takes the header off a body; checks that its way is below `ways`.
-    pub(super) fn take(body: &mut Body, ways: u16) -> Result<Header, StageError> {
+    pub(super) fn take(body: &mut Body, ways: u16) -> StageResult<Header> {
         let short = || StageError::Input("its header is cut short".into());
         let start = body.take_front().map(u32::from_le_bytes).ok_or_else(short)?;
         let sequence = body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;

@@ -5,7 +5,7 @@ use super::{Mode, ways};
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::reorder_buffer::{Admission, IMPOSSIBLE, ReorderBuffer};
 use crate::sequence::Position;
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 
 const INCOMPLETE: &str = "incomplete in time";
 const SENT_BEFORE_START: &str = "copy of a message sent before this half started";
@@ -74,13 +74,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
         self.ways_seen |= 1 << way;
         self.is_one_flow |= u16::from(way) != port.0;
@@ -103,7 +97,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.ports_ended |= 1u64.checked_shl(port.0.into()).unwrap_or(0);
         // While another way continues, it may bring the missing messages.
         if self.is_one_flow || self.ports_ended.count_ones() == u32::from(self.ways) {
@@ -117,7 +111,7 @@ impl Stage for Sink {
         self.buffer.poll_timeout()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.buffer.handle_timeout(now, out);
         self.count_abandoned(out);
         Ok(())
@@ -135,7 +129,7 @@ impl Stage for Sink {
         Some(all)
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         let mut reader = CheckpointReader(checkpoint);
         self.is_new = reader.number_below(2)? == 1;
         self.is_one_flow = reader.number_below(2)? == 1;

@@ -4,7 +4,7 @@ use super::header::Header;
 use super::{Mode, ways};
 use crate::reorder_buffer::IMPOSSIBLE;
 use crate::sequence::{Position, SequenceTracker, Verdict};
-use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 
 const OLD_START: &str = "from before the source restarted";
@@ -75,13 +75,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        _port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let Header { start, sequence, way } = Header::take(&mut message.body, self.ways)?;
         let part = if self.mode == Mode::Split { usize::from(way) } else { 0 };
         let position = Position { start, sequence, part };

@@ -14,7 +14,7 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageError, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -124,16 +124,11 @@ impl Pair for Multiplex {
         Ok(Format::Bytes)
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match options.flag("join") {
             true => Box::new(join::Sink::new(options)),
             false => Box::new(keep::Sink::new(options)),

@@ -4,7 +4,7 @@ use super::header::Header;
 use super::{Mode, ways};
 use crate::field::Field;
 use crate::random::Random;
-use contract::{Message, Options, Outbox, Port, Stage, StageError, Time};
+use contract::{Message, Options, Outbox, Port, Stage, StageResult, Time};
 
 pub(super) struct Source {
     mode: Mode,
@@ -51,13 +51,7 @@ fn send(mut message: Message, header: Header, way: u16, out: &mut Outbox) {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let start = *self.start.get_or_insert((now.0 / 1_000_000) as u32);
         let header = Header { start, sequence: self.sequence, way: 0 };
         match self.mode {

@@ -1,6 +1,6 @@
 //! `null`: both halves pass messages on unchanged. Measures the cost of a pair.
 
-use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError};
+use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult};
 
 /// The pair.
 pub(crate) struct Null;
@@ -30,16 +30,11 @@ impl Pair for Null {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        _options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time, agreed,
+    Site, Stage, StageResult, Time, agreed,
 };
 use std::time::Duration;
 use wire::formats::motion::Update;
@@ -54,12 +54,12 @@ impl Pair for Periodic {
         }
     }
 
-    fn source(&self, options: &Options, format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         let (period, has_buttons) = (options.duration("period"), *format == Format::Motion);
         Ok(Box::new(Source { period, has_buttons, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }
@@ -88,13 +88,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         if self.has_buttons
             && let Ok(Update::Button { .. } | Update::Snapshot { .. }) =
                 Update::parse(message.body.as_slice())
@@ -111,7 +105,7 @@ impl Stage for Source {
         self.handle_timeout(now, out)
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
         self.send(now, out);
         Ok(())
     }
@@ -120,7 +114,7 @@ impl Stage for Source {
         self.newest.as_ref().map(|_| self.next)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         if self.next <= now {
             self.send(now, out);
         }

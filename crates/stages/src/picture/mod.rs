@@ -10,7 +10,7 @@ use buffers::{Lease, Pool};
 use bytes::Bytes;
 use contract::{
     Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, PassThrough, Port, Report, Stage,
-    StageError, Time,
+    StageError, StageResult, Time,
 };
 use wire::WireError;
 use wire::formats::video::{
@@ -134,14 +134,14 @@ impl Memory {
 /// Transforms pictures. Pixels are never [`PixelFormat::Mjpeg`] or [`PixelFormat::Yuyv`] here.
 pub(crate) trait Filter: Send {
     /// Transforms a whole picture.
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError>;
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture>;
 
     /// Transforms rectangles of a picture.
-    fn partial(&mut self, partial: PartialPicture) -> Result<PartialPicture, StageError>;
+    fn partial(&mut self, partial: PartialPicture) -> StageResult<PartialPicture>;
 
     /// Transforms the geometry of a picture. A cursor message needs only this: its shape stays
     /// unchanged.
-    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError>;
+    fn geometry(&self, from: &Geometry) -> StageResult<Geometry>;
 }
 
 /// The active half of a pair with a filter.
@@ -154,13 +154,7 @@ struct FilterStage<F> {
 }
 
 impl<F: Filter> Stage for FilterStage<F> {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         match VideoMessage::parse(&message.body) {
             Some(VideoMessage::Frame(picture)) => {
                 let picture = unpack(picture, &mut self.unpacked)?;
@@ -219,7 +213,7 @@ pub(crate) fn too_large(error: WireError) -> StageError {
 }
 
 /// The geometry of the result of [`unpack`].
-fn planar(from: Geometry) -> Result<Geometry, StageError> {
+fn planar(from: Geometry) -> StageResult<Geometry> {
     match from.pixels() {
         PixelFormat::Yuyv => {
             let (numerator, denominator) = from.rate();
@@ -234,7 +228,7 @@ fn planar(from: Geometry) -> Result<Geometry, StageError> {
 }
 
 /// Converts packed `YUYV` to planes; refuses compressed pictures.
-pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+pub(crate) fn unpack(picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
     let from = picture.geometry;
     let to = planar(from)?;
     if from.pixels() != PixelFormat::Yuyv {

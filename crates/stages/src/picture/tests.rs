@@ -1,5 +1,5 @@
 use crate::PAIRS;
-use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageError, Time};
+use contract::{Body, Format, Half, Message, Outbox, Pair, Port, Site, Stage, StageResult, Time};
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use testkit::stage::options;
@@ -45,7 +45,7 @@ pub(crate) fn half(pair: &dyn Pair, given: &[(&str, &str)], half: Half) -> Box<d
 }
 
 /// Output of a stage on the main port.
-pub(crate) fn output_of(stage: &mut dyn Stage, body: Body) -> Result<Body, StageError> {
+pub(crate) fn output_of(stage: &mut dyn Stage, body: Body) -> StageResult<Body> {
     let mut out = Outbox::default();
     stage.handle(Port::MAIN, Message::new(Time(5), body), Time(9), &mut out)?;
     let message = out.messages.into_iter().find(|(port, _)| *port == Port::MAIN).unwrap().1;

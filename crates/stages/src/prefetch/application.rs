@@ -4,7 +4,7 @@
 use super::cache::Cache;
 use super::header::Header;
 use super::predict::Predictor;
-use contract::{Bytes, Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
+use contract::{Bytes, Message, Options, Outbox, Port, Report, Site, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -205,13 +205,7 @@ fn send(header: Header, mut message: Message, out: &mut Outbox) {
 }
 
 impl Stage for Requests {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let shared = self.shared.clone();
         let mut state = shared.lock();
         self.requests += 1;
@@ -272,13 +266,7 @@ impl Answers {
 }
 
 impl Stage for Answers {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let header = Header::take(&mut message.body)?;
         let mut state = self.shared.lock();
         let number = match header {
@@ -315,7 +303,7 @@ impl Stage for Answers {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         // Only the answers whose turn has come: another would be taken for the answer to an earlier
         // request. The next half delivers the rest.
         self.shared.lock().deliver(out);
@@ -326,7 +314,7 @@ impl Stage for Answers {
         self.shared.lock().next_deadline()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         let mut state = self.shared.lock();
         state.deliver(out);
         while state.next_deadline().is_some_and(|at| at <= now) {

@@ -3,7 +3,7 @@
 
 use super::PREFETCH_BYTES_MAX;
 use super::header::Header;
-use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, Time};
+use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,13 +105,7 @@ impl Requests {
 }
 
 impl Stage for Requests {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let header = Header::take(&mut message.body)?;
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -151,7 +145,7 @@ impl Stage for Requests {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
         let shared = self.shared.clone();
         self.trim_queue(&mut shared.lock(), 0);
         Ok(())
@@ -165,7 +159,7 @@ impl Stage for Requests {
         }
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         let shared = self.shared.clone();
         let mut state = shared.lock();
         if state.outstanding.front().is_some_and(|(_, since)| since.after(self.wait) <= now) {
@@ -208,13 +202,7 @@ impl Answers {
 }
 
 impl Stage for Answers {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let mut state = self.shared.lock();
         let header = match state.outstanding.pop_front() {
             _ if state.matching == Matching::Lost => Header::Unmatched,

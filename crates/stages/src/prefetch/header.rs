@@ -1,6 +1,6 @@
 //! The header in front of every request and answer.
 
-use contract::{Body, StageError};
+use contract::{Body, StageError, StageResult};
 
 /// Kind of a request or an answer. An answer has the number of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Header {
     }
 
     /// Takes the header off a body.
-    pub(super) fn take(body: &mut Body) -> Result<Header, StageError> {
+    pub(super) fn take(body: &mut Body) -> StageResult<Header> {
         let short = || StageError::Input("its header is cut short".into());
         let [kind] = body.take_front().ok_or_else(short)?;
         let number = body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;

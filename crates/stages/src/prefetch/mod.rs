@@ -21,7 +21,7 @@ mod predict;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed};
+use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
 use std::time::Duration;
 
 /// The pair.
@@ -139,14 +139,14 @@ impl Pair for Prefetch {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match carries_requests(options) {
             true => Box::new(application::Requests::new(options, site)),
             false => Box::new(device::Answers::new(site)),
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(match carries_requests(options) {
             true => Box::new(device::Requests::new(options, site)),
             false => Box::new(application::Answers::new(site)),

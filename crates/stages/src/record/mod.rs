@@ -6,7 +6,7 @@ mod tests;
 
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time, agreed,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -58,16 +58,11 @@ impl Pair for Record {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(half(options, "source"))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(half(options, "sink"))
     }
 }
@@ -79,13 +74,7 @@ struct Recorder {
 }
 
 impl Stage for Recorder {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         self.messages += 1;
         self.bytes += message.body.len() as u64;
         out.send(COPIES, message.clone());

@@ -2,7 +2,7 @@
 
 use crate::reorder_buffer::{Admission, IMPOSSIBLE, ReorderBuffer};
 use crate::sequence::Position;
-use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 
 const LATE_OR_DUPLICATE: &str = "late or duplicate";
 const OLD_START: &str = "from before the source restarted";
@@ -19,13 +19,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        _port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let short = || StageError::Input("its header is cut short".into());
         let start = message.body.take_front().map(u32::from_le_bytes).ok_or_else(short)?;
         let sequence = message.body.take_front().map(u64::from_le_bytes).ok_or_else(short)?;
@@ -39,7 +33,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.buffer.flush(out);
         Ok(())
     }
@@ -48,7 +42,7 @@ impl Stage for Sink {
         self.buffer.poll_timeout()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.buffer.handle_timeout(now, out);
         Ok(())
     }
@@ -57,7 +51,7 @@ impl Stage for Sink {
         Some(self.buffer.checkpoint())
     }
 
-    fn restore(&mut self, checkpoint: Body) -> Result<(), StageError> {
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
         self.buffer.restore(checkpoint)
     }
 

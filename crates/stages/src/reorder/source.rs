@@ -1,6 +1,6 @@
 //! The half that numbers the messages.
 
-use contract::{Message, Outbox, Port, Stage, StageError, Time};
+use contract::{Message, Outbox, Port, Stage, StageResult, Time};
 
 #[derive(Default)]
 pub(super) struct Source {
@@ -9,13 +9,7 @@ pub(super) struct Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let start = *self.start.get_or_insert((now.0 / 1_000_000) as u32);
         message.body.push_front(&self.sequence.to_le_bytes());
         message.body.push_front(&start.to_le_bytes());

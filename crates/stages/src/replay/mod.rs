@@ -6,7 +6,7 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError, agreed,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -74,16 +74,11 @@ impl Pair for Replay {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options)))
     }
 
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 }

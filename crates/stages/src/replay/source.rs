@@ -1,6 +1,6 @@
 //! The half that restores the spacing.
 
-use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageResult, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -75,13 +75,7 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(
-        &mut self,
-        _port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let start = *self.start.get_or_insert(message.created);
         if self.last.is_none() && message.created < start.after(self.from) {
             out.drop_counted(BEFORE_START, 1);
@@ -94,7 +88,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
         self.release(Time(u64::MAX), now, out);
         Ok(())
     }
@@ -103,7 +97,7 @@ impl Stage for Source {
         self.held.front().map(|(due, _)| *due)
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.release(now, now, out);
         Ok(())
     }

@@ -5,7 +5,8 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, agreed,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, StageResult,
+    agreed,
 };
 use resize::{From, Resizer, To};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
@@ -66,11 +67,11 @@ impl Pair for Scale {
         }
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Source, options, || Scaler::new(options)))
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(picture::half(Half::Sink, options, || Scaler::new(options)))
     }
 }
@@ -101,7 +102,7 @@ impl Scaler {
     }
 
     /// The geometry of the resized picture.
-    fn scaled(&self, from: &Geometry) -> Result<Geometry, StageError> {
+    fn scaled(&self, from: &Geometry) -> StageResult<Geometry> {
         let multiplied = |side: u32, factor: f64| ((f64::from(side) * factor).round() as u32).max(1);
         let ratio = |to: u32, of: u32| f64::from(to) / f64::from(of);
         let (width, height) = match (self.width, self.height) {
@@ -121,7 +122,7 @@ impl Scaler {
         pixel_bytes: usize,
         (from, pixels): (Plane, &[u8]),
         (to, into): (Plane, &mut [u8]),
-    ) -> Result<(), StageError> {
+    ) -> StageResult {
         let tight: Vec<u8>;
         let (bytes, stride) = match from.stride % pixel_bytes {
             0 => (&pixels[from.offset..from.offset + from.bytes()], from.stride),
@@ -139,7 +140,7 @@ impl Scaler {
 }
 
 impl Filter for Scaler {
-    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> Result<Picture, StageError> {
+    fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let from = picture.geometry;
         let to = self.scaled(&from)?;
         if (from.width(), from.height()) == (to.width(), to.height()) {
@@ -159,13 +160,13 @@ impl Filter for Scaler {
         Ok(Picture { geometry: to, pixels: into.freeze() })
     }
 
-    fn partial(&mut self, _: PartialPicture) -> Result<PartialPicture, StageError> {
+    fn partial(&mut self, _: PartialPicture) -> StageResult<PartialPicture> {
         Err(StageError::Own(
             "scale takes whole pictures: set the device to send frames instead of rectangles".into(),
         ))
     }
 
-    fn geometry(&self, from: &Geometry) -> Result<Geometry, StageError> {
+    fn geometry(&self, from: &Geometry) -> StageResult<Geometry> {
         self.scaled(from)
     }
 }

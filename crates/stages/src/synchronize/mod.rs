@@ -8,7 +8,7 @@ mod skew;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage, StageError,
+    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage, StageResult,
     agreed,
 };
 use std::time::Duration;
@@ -100,16 +100,11 @@ impl Pair for Synchronize {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        _options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(PassThrough))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(sink::Sink::new(options)))
     }
 }

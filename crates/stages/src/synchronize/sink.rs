@@ -13,7 +13,7 @@
 
 use super::skew::Skew;
 use crate::playout::{MinMaxWindow, STEP_NS};
-use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, Time};
+use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ impl Sink {
         }
     }
 
-    fn flow(&mut self, port: Port) -> Result<usize, StageError> {
+    fn flow(&mut self, port: Port) -> StageResult<usize> {
         if usize::from(port.0) >= self.flows_max {
             return Err(StageError::Port(port));
         }
@@ -247,13 +247,7 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let index = self.flow(port)?;
         // A creation time far in the future must not hold its flow back for ever.
         let created = message.created.min(now.after(self.wait));
@@ -282,7 +276,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
         let index = self.flow(port)?;
         self.flows[index].has_ended = true;
         if self.flows.iter().all(|flow| flow.has_ended) {
@@ -299,7 +293,7 @@ impl Stage for Sink {
         repeats.chain(self.next_due()).min()
     }
 
-    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> Result<(), StageError> {
+    fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         self.repeat_silent(now);
         self.release(now, out);
         Ok(())

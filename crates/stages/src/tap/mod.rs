@@ -6,7 +6,7 @@ mod tests;
 use crate::histogram::Histogram;
 use contract::{
     Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageError, Time, agreed,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -55,16 +55,11 @@ impl Pair for Tap {
         Ok(format.clone())
     }
 
-    fn source(
-        &self,
-        options: &Options,
-        _format: &Format,
-        _site: &Site,
-    ) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(half(options, "source"))
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(half(options, "sink"))
     }
 }
@@ -79,13 +74,7 @@ struct Meter {
 }
 
 impl Stage for Meter {
-    fn handle(
-        &mut self,
-        port: Port,
-        message: Message,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         self.messages += 1;
         self.bytes += message.body.len() as u64;
         let first = match self.first_and_last {

@@ -13,7 +13,7 @@ use crate::picture::{self, AT, Memory, Picture, VideoMessage, unpack};
 use cells::{Cells, ycc};
 use contract::{
     Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, Time, agreed,
+    Report, Site, Stage, StageError, StageResult, Time, agreed,
 };
 use finder::{Finder, Target};
 use wire::formats::video::{Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
@@ -95,16 +95,16 @@ impl Pair for Track {
         colour(options).map(|_| ())
     }
 
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         half(Half::Source, options)
     }
 
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> Result<Box<dyn Stage>, StageError> {
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         half(Half::Sink, options)
     }
 }
 
-fn half(half: Half, options: &Options) -> Result<Box<dyn Stage>, StageError> {
+fn half(half: Half, options: &Options) -> StageResult<Box<dyn Stage>> {
     Ok(match picture::is_active(half, options) {
         true => Box::new(Tracker::new(options)?),
         false => Box::new(PassThrough),
@@ -134,7 +134,7 @@ struct Tracker {
 }
 
 impl Tracker {
-    fn new(options: &Options) -> Result<Self, StageError> {
+    fn new(options: &Options) -> StageResult<Self> {
         let target = match options.text("mode") {
             "colour" => Target::Colour(ycc(colour(options).map_err(StageError::Own)?)),
             _ => Target::Motion,
@@ -158,13 +158,7 @@ impl Tracker {
 }
 
 impl Stage for Tracker {
-    fn handle(
-        &mut self,
-        port: Port,
-        mut message: Message,
-        _now: Time,
-        out: &mut Outbox,
-    ) -> Result<(), StageError> {
+    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         let Some(VideoMessage::Frame(picture)) = VideoMessage::parse(&message.body) else {
             self.others += 1;
             out.send(port, message);
