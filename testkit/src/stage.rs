@@ -460,13 +460,13 @@ fn declares_itself(pair: &dyn Pair, given: &[(&str, &str)], format: &Format) {
     let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     assert!(plain(name), "{name}: not a plain name");
     assert!(
-        !pair.summary().is_empty() && !pair.summary().contains('\n'),
+        !pair.entry().summary.is_empty() && !pair.entry().summary.contains('\n'),
         "{name}: needs one line of summary"
     );
     for option in pair.options() {
         assert!(plain(option.name) && !option.doc.is_empty(), "{name}: option {} needs a line", option.name);
         assert!(
-            pair.doc().contains(&format!("`{}`", option.name)),
+            pair.entry().doc.contains(&format!("`{}`", option.name)),
             "{name}: doc is silent on {}",
             option.name
         );

@@ -5,9 +5,9 @@ use crate::measure::Times;
 use crate::setting::Failure;
 use bytes::Bytes;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message, Next,
-    OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time,
-    TransportClass,
+    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message,
+    ModuleEntry, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys,
+    Time, TransportClass,
 };
 use rustix::net::sockopt;
 use std::collections::VecDeque;
@@ -416,20 +416,8 @@ impl Gauge {
 }
 
 impl TransportClass for Gauge {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn summary(&self) -> &'static str {
-        self.inner.summary()
-    }
-
-    fn doc(&self) -> &'static str {
-        self.inner.doc()
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        self.inner.options()
+    fn entry(&self) -> ModuleEntry {
+        self.inner.entry()
     }
 
     fn facts(&self) -> DatagramFacts {

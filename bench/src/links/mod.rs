@@ -293,10 +293,7 @@ fn table(
 fn direct(stages: usize, size: usize) -> Result<f64, Failure> {
     let text = vec!["null"; stages].join(" | ");
     let pipeline = Pipeline::parse(&text, registry::pairs(), Origin::Local)?;
-    let mut make = |used: &PairUse,
-                    half: Half,
-                    format: &Format|
-     -> StageResult<Box<dyn contract::Link>> {
+    let mut make = |used: &PairUse, half: Half, format: &Format| -> StageResult<Box<dyn contract::Link>> {
         Ok(Box::new(::links::Direct::new(used.pair.half(half, &used.options, format, &Site::default())?)))
     };
     let mut chain = Chain::source(&pipeline, &Format::Bytes, &mut make)?;

@@ -1,7 +1,7 @@
 //! `devices` and `modules`: lists local devices and the module tables.
 
 use crate::output::{Failure, print, print_json};
-use contract::{FlowDirection, OptionSpec, Role, Scope};
+use contract::{FlowDirection, ModuleEntry, OptionSpec, Role, Scope};
 use modules::registry;
 use serde::Serialize;
 use std::fmt::Write;
@@ -71,68 +71,46 @@ struct ModuleOption {
     doc: &'static str,
 }
 
-fn options(specs: &'static [OptionSpec]) -> Vec<ModuleOption> {
-    let describe = |spec: &OptionSpec| ModuleOption {
+fn module(kind: &'static str, form: String, via: &'static str, entry: ModuleEntry) -> Module {
+    let option = |spec: &OptionSpec| ModuleOption {
         name: spec.name,
         accepts: spec.kind.to_string(),
         default: spec.default,
         local: spec.scope == Scope::Local,
         doc: spec.doc,
     };
-    specs.iter().map(describe).collect()
+    let ModuleEntry { name, summary, doc, options } = entry;
+    Module { kind, name, summary, form, doc, options: options.iter().map(option).collect(), via }
 }
 
 fn all_modules() -> Vec<Module> {
-    let pairs = registry::pairs().iter().map(|pair| Module {
-        kind: "pair",
-        name: pair.name(),
-        summary: pair.summary(),
-        form: pair.name().into(),
-        doc: pair.doc(),
-        options: options(pair.options()),
-        via: "",
-    });
-    let devices = registry::device_classes().iter().map(|class| Module {
-        kind: match (class.has_role(Role::Device), class.has_role(Role::Application)) {
+    let pairs = registry::pairs().iter().map(|pair| module("pair", pair.name().into(), "", pair.entry()));
+    let devices = registry::device_classes().iter().map(|class| {
+        let kind = match (class.has_role(Role::Device), class.has_role(Role::Application)) {
             (true, true) => "device and application",
             (true, false) => "device",
             (false, _) => "application",
-        },
-        name: class.name(),
-        summary: class.summary(),
-        form: form(class.name(), class.target()),
-        doc: class.doc(),
-        options: options(class.options()),
-        via: class.pipeline(FlowDirection::DeviceToApplication),
+        };
+        let via = class.pipeline(FlowDirection::DeviceToApplication);
+        module(kind, form(class.name(), class.target()), via, class.entry())
     });
-    let transports = registry::transports().iter().map(|class| Module {
-        kind: "transport",
-        name: class.name(),
-        summary: class.summary(),
-        form: format!("{}://", class.name()),
-        doc: class.doc(),
-        options: options(class.options()),
-        via: "",
-    });
-    let limits = Module {
-        kind: "limits",
+    let transports = registry::transports().iter();
+    let transports =
+        transports.map(|class| module("transport", format!("{}://", class.name()), "", class.entry()));
+    let limits = ModuleEntry {
         name: "limits",
         summary: "the limits of a host: `--limit NAME=VALUE`",
-        form: "limits".into(),
         doc: "Bounds of the resources that other hosts can use. Each host sets its own.\n",
-        options: options(broker::LIMITS),
-        via: "",
+        options: broker::LIMITS,
     };
-    let fixed = Module {
-        kind: "limits",
+    let fixed = ModuleEntry {
         name: "fixed-limits",
         summary: "the limits that are the same on every host",
-        form: "fixed-limits".into(),
         doc: "These limits cannot be set. Errors and metrics name them.\n",
-        options: options(broker::FIXED_LIMITS),
-        via: "",
+        options: broker::FIXED_LIMITS,
     };
-    pairs.chain(devices).chain(transports).chain([limits, fixed]).collect()
+    let limits = [limits, fixed].map(|entry| module("limits", entry.name.into(), "", entry));
+    pairs.chain(devices).chain(transports).chain(limits).collect()
 }
 
 /// `outboard modules`. A name may have two kinds, such as the pair and the device `null`: both are shown.

@@ -1,6 +1,6 @@
 //! Device classes. Each has two sides: the device itself, and the node that an application opens.
 
-use crate::{FlowClass, FlowDirection, Format, OptionSpec, Options, Partner};
+use crate::{FlowClass, FlowDirection, Format, ModuleEntry, OptionSpec, Options, Partner};
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
@@ -127,14 +127,19 @@ pub enum DeviceError {
 /// The broker calls `open`, because only the broker may open devices. A locked worker calls `partner` with the
 /// result; it opens no file, no socket and no program.
 pub trait DeviceClass: Sync {
+    /// Name, help and options. The documentation covers both sides, the treatment of loss, and the limits. A spec
+    /// has its options as `,name=value` after the target.
+    fn entry(&self) -> ModuleEntry;
+
     /// The name before the colon.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.entry().name
+    }
 
-    /// One line of help.
-    fn summary(&self) -> &'static str;
-
-    /// The full documentation in Markdown: both sides, the treatment of loss, and the limits.
-    fn doc(&self) -> &'static str;
+    /// The options.
+    fn options(&self) -> &'static [OptionSpec] {
+        self.entry().options
+    }
 
     /// The target's name in help texts: `PATH`, `COMMAND`. Empty if the class takes no target.
     fn target(&self) -> &'static str;
@@ -152,9 +157,6 @@ pub trait DeviceClass: Sync {
         let _ = direction;
         ""
     }
-
-    /// The options of a spec, written as `,name=value` after the target.
-    fn options(&self) -> &'static [OptionSpec];
 
     /// The kernel subsystem of these devices (`SUBSYSTEM` in a uevent), if they can be listed and plugged in.
     fn subsystem(&self) -> Option<&'static str> {

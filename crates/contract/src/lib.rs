@@ -28,7 +28,9 @@ pub use feedback::Feedback;
 pub use format::Format;
 pub use link::{Input, Link};
 pub use message::{Attributes, Message};
-pub use options::{OptionError, OptionKind, OptionSpec, Options, Scope, Value, agreed, local, parse_value};
+pub use options::{
+    ModuleEntry, OptionError, OptionKind, OptionSpec, Options, Scope, Value, agreed, local, parse_value,
+};
 pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError, Progress,

@@ -95,6 +95,19 @@ pub const fn local(
     OptionSpec { name, kind, default, scope: Scope::Local, doc }
 }
 
+/// The entry of a module in the table of its kind. Help, checks and completion derive from it.
+#[derive(Debug, Clone, Copy)]
+pub struct ModuleEntry {
+    /// The name: of a pair in a pipeline, before the colon of a device, before the `://` of a transport.
+    pub name: &'static str,
+    /// One line of help.
+    pub summary: &'static str,
+    /// The full documentation in Markdown.
+    pub doc: &'static str,
+    /// The options.
+    pub options: &'static [OptionSpec],
+}
+
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {

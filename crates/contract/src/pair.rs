@@ -1,6 +1,8 @@
 //! Pairs of stages, one half on each side of the network.
 
-use crate::{Format, Message, OptionSpec, Options, Outbox, Port, Site, Stage, StageResult, Time};
+use crate::{
+    Format, Message, ModuleEntry, OptionSpec, Options, Outbox, Port, Site, Stage, StageResult, Time,
+};
 use std::fmt;
 
 /// One of the two halves of a pair.
@@ -64,22 +66,23 @@ pub struct Promises {
 
 /// A pair of stages: one row in the table of the `stages` crate.
 pub trait Pair: Sync {
+    /// Name, help and options. A pipeline may give the first option without its name.
+    fn entry(&self) -> ModuleEntry;
+
     /// The name used in a pipeline.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.entry().name
+    }
+
+    /// The options.
+    fn options(&self) -> &'static [OptionSpec] {
+        self.entry().options
+    }
 
     /// The version of the format between the halves. It rises with every incompatible change.
     fn version(&self) -> u16 {
         1
     }
-
-    /// One line of help.
-    fn summary(&self) -> &'static str;
-
-    /// The full documentation in Markdown.
-    fn doc(&self) -> &'static str;
-
-    /// The options. A pipeline may give the first one without its name.
-    fn options(&self) -> &'static [OptionSpec];
 
     /// The effects that the pair may have on a flow.
     fn promises(&self, options: &Options) -> Promises;

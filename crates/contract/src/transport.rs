@@ -1,6 +1,6 @@
 //! Transports: network modules. A transport is a partner whose messages are whole records.
 
-use crate::{OptionSpec, Options, Partner, PartnerError, Secret};
+use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerError, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -36,17 +36,18 @@ pub enum End {
 /// Its messages are records: each body is whole and starts with a `wire::RecordHeader`; `created` is unused.
 /// The broker opens the socket and exchanges the preamble; the partner then drives the connected socket.
 pub trait TransportClass: Sync {
+    /// Name, help and options.
+    fn entry(&self) -> ModuleEntry;
+
     /// The name before `://`.
-    fn name(&self) -> &'static str;
-
-    /// One line of help.
-    fn summary(&self) -> &'static str;
-
-    /// The full documentation in Markdown.
-    fn doc(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        self.entry().name
+    }
 
     /// The options.
-    fn options(&self) -> &'static [OptionSpec];
+    fn options(&self) -> &'static [OptionSpec] {
+        self.entry().options
+    }
 
     /// The faults that it allows.
     fn facts(&self) -> DatagramFacts;

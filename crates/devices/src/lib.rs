@@ -70,8 +70,11 @@ mod tests {
             assert!(names.insert(name), "two classes have the name {name}");
             assert!(!name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit()));
             assert!(class.has_role(Role::Device) || class.has_role(Role::Application), "{name} has no role");
-            assert!(!class.summary().is_empty() && !class.summary().contains('\n'), "summary of {name}");
-            assert!(class.doc().contains(name), "the doc of {name} does not name it");
+            assert!(
+                !class.entry().summary.is_empty() && !class.entry().summary.contains('\n'),
+                "summary of {name}"
+            );
+            assert!(class.entry().doc.contains(name), "the doc of {name} does not name it");
         }
     }
 

@@ -197,24 +197,16 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, OptionSpec, Options, PassThrough, Promises, Site, Stage, StageResult};
+    use contract::{Format, ModuleEntry, Options, PassThrough, Promises, Site, Stage, StageResult};
     use proptest::prelude::*;
 
     struct TestPair(&'static str, Shape);
 
     impl Pair for TestPair {
-        fn name(&self) -> &'static str {
-            self.0
+        fn entry(&self) -> ModuleEntry {
+            ModuleEntry { name: self.0, summary: "", doc: "", options: &[] }
         }
-        fn summary(&self) -> &'static str {
-            ""
-        }
-        fn doc(&self) -> &'static str {
-            ""
-        }
-        fn options(&self) -> &'static [OptionSpec] {
-            &[]
-        }
+
         fn promises(&self, _: &Options) -> Promises {
             Promises::default()
         }

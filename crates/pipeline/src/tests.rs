@@ -23,20 +23,12 @@ struct TestPair {
 }
 
 impl Pair for TestPair {
-    fn name(&self) -> &'static str {
-        self.name
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry { name: self.name, summary: "", doc: "", options: self.options }
     }
+
     fn version(&self) -> u16 {
         self.version
-    }
-    fn summary(&self) -> &'static str {
-        ""
-    }
-    fn doc(&self) -> &'static str {
-        ""
-    }
-    fn options(&self) -> &'static [OptionSpec] {
-        self.options
     }
     fn promises(&self, _: &Options) -> Promises {
         self.promises

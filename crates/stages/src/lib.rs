@@ -129,7 +129,7 @@ mod tests {
             for OptionSpec { name, default, .. } in pair.options() {
                 let default = if default.is_empty() { "none".into() } else { format!("`{default}`") };
                 let row = format!("| `{name}` | {default} |");
-                assert!(pair.doc().contains(&row), "{}: its doc.md has no row {row}", pair.name());
+                assert!(pair.entry().doc.contains(&row), "{}: its doc.md has no row {row}", pair.name());
             }
         }
     }

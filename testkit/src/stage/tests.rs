@@ -1,7 +1,7 @@
 //! The suite must fail for pairs that break their promises. Each pair here breaks one.
 
 use super::*;
-use contract::{OptionSpec, Site};
+use contract::{ModuleEntry, Site};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,18 +25,10 @@ enum Flaw {
 struct Flawed(Flaw);
 
 impl Pair for Flawed {
-    fn name(&self) -> &'static str {
-        "flawed"
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry { name: "flawed", summary: "breaks its word", doc: "", options: &[] }
     }
-    fn summary(&self) -> &'static str {
-        "breaks its word"
-    }
-    fn doc(&self) -> &'static str {
-        ""
-    }
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
-    }
+
     fn promises(&self, _: &Options) -> Promises {
         Promises {
             may_delay: matches!(self.0, Flaw::KeepsItAtTheEnd | Flaw::NeverHasRoomAgain),

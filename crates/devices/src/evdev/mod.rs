@@ -26,7 +26,7 @@ pub use properties::Properties;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use std::ffi::CString;
@@ -71,16 +71,13 @@ static EVDEV_OPTIONS: [OptionSpec; 3] = [
 static UINPUT_OPTIONS: [OptionSpec; 0] = [];
 
 impl DeviceClass for Evdev {
-    fn name(&self) -> &'static str {
-        "evdev"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a keyboard, mouse, touchpad or gamepad of this host"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("device.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "evdev",
+            summary: "a keyboard, mouse, touchpad or gamepad of this host",
+            doc: include_str!("device.md"),
+            options: &EVDEV_OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -93,10 +90,6 @@ impl DeviceClass for Evdev {
 
     fn application(&self) -> &'static str {
         "uinput"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &EVDEV_OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {
@@ -164,16 +157,13 @@ impl Evdev {
 }
 
 impl DeviceClass for Uinput {
-    fn name(&self) -> &'static str {
-        "uinput"
-    }
-
-    fn summary(&self) -> &'static str {
-        "an input device on this host that copies an `evdev` of the device host"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("application.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "uinput",
+            summary: "an input device on this host that copies an `evdev` of the device host",
+            doc: include_str!("application.md"),
+            options: &UINPUT_OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -182,10 +172,6 @@ impl DeviceClass for Uinput {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &UINPUT_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -11,8 +11,8 @@ use crate::stream::{
 };
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
-    FlowTemplate, Format, Interest, Message, Next, Opened, OptionSpec, Partner, PartnerError, Pull, PullSlot,
-    Pulled, Pushed, Readiness, RecoveryCtl, Role,
+    FlowTemplate, Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError,
+    Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Role,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
@@ -24,16 +24,13 @@ pub struct Exec;
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
 
 impl DeviceClass for Exec {
-    fn name(&self) -> &'static str {
-        "exec"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a program: its output flows out, the flow in is its input"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "exec",
+            summary: "a program: its output flows out, the flow in is its input",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -42,10 +39,6 @@ impl DeviceClass for Exec {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -10,8 +10,8 @@ mod tests;
 use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing, Opened,
-    OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -33,16 +33,13 @@ static OPTIONS: [OptionSpec; 2] = [
 ];
 
 impl DeviceClass for Fb {
-    fn name(&self) -> &'static str {
-        "fb"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a framebuffer: a file with the pixels of a screen"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "fb",
+            summary: "a framebuffer: a file with the pixels of a screen",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -55,10 +52,6 @@ impl DeviceClass for Fb {
 
     fn application(&self) -> &'static str {
         "window"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

@@ -6,7 +6,8 @@ pub(crate) mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
+    Role, local,
 };
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -53,16 +54,13 @@ pub(crate) fn open(
 }
 
 impl DeviceClass for File {
-    fn name(&self) -> &'static str {
-        "file"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a file or a FIFO: read to its end as a device, written as an application"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "file",
+            summary: "a file or a FIFO: read to its end as a device, written as an application",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -71,10 +69,6 @@ impl DeviceClass for File {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

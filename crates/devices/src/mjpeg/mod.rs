@@ -9,8 +9,8 @@ mod writer;
 use crate::stream::{Channel, StreamPartner};
 use crate::{plain, y4m};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
-    local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
+    Partner, Role, local,
 };
 use reader::Reader;
 use writer::Writer;
@@ -36,16 +36,13 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 impl DeviceClass for Mjpeg {
-    fn name(&self) -> &'static str {
-        "mjpeg"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a stream of JPEG images in a file, a FIFO or a pipe, as cameras write them"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "mjpeg",
+            summary: "a stream of JPEG images in a file, a FIFO or a pipe, as cameras write them",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -58,10 +55,6 @@ impl DeviceClass for Mjpeg {
 
     fn application(&self) -> &'static str {
         "mjpeg"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -8,7 +8,7 @@ use crate::plain;
 use crate::stream::now;
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
-    FlowTemplate, Format, Message, Opened, OptionSpec, Partner, PartnerError, Pull, Pulled, Pushed,
+    FlowTemplate, Format, Message, ModuleEntry, Opened, Partner, PartnerError, Pull, Pulled, Pushed,
     Readiness, Report, Role, Time,
 };
 
@@ -17,16 +17,13 @@ use contract::{
 pub struct Null;
 
 impl DeviceClass for Null {
-    fn name(&self) -> &'static str {
-        "null"
-    }
-
-    fn summary(&self) -> &'static str {
-        "discards and counts messages, as an application; ends at once, as a device"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "null",
+            summary: "discards and counts messages, as an application; ends at once, as a device",
+            doc: include_str!("doc.md"),
+            options: &[],
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -35,10 +32,6 @@ impl DeviceClass for Null {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

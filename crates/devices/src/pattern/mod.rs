@@ -12,8 +12,8 @@ use crate::stream::now;
 use buffers::Pool;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass,
-    FlowKey, FlowTemplate, Format, Message, Next, Opened, OptionKind, OptionSpec, Options, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Time, local,
+    FlowKey, FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options,
+    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -50,16 +50,13 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 impl DeviceClass for Pattern {
-    fn name(&self) -> &'static str {
-        "pattern"
-    }
-
-    fn summary(&self) -> &'static str {
-        "synthetic messages at an exact rate, as a device; checks them, as an application"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "pattern",
+            summary: "synthetic messages at an exact rate, as a device; checks them, as an application",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -68,10 +65,6 @@ impl DeviceClass for Pattern {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -35,8 +35,8 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake, preferring};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened,
-    OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -270,16 +270,13 @@ fn invalid_description(error: wire::WireError) -> DeviceError {
 }
 
 impl DeviceClass for Rfb {
-    fn name(&self) -> &'static str {
-        "rfb"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a screen over VNC: a server for any viewer (application), or the screen of any server (device)"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "rfb",
+            summary: "a screen over VNC: a server for any viewer (application), or the screen of any server (device)",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -292,10 +289,6 @@ impl DeviceClass for Rfb {
 
     fn application(&self) -> &'static str {
         "rfb"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

@@ -15,7 +15,7 @@ use crate::stream::Channel;
 use application::{PathLink, Terminal};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
 use rustix::fs::{Access, Mode, OFlags};
@@ -142,16 +142,13 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
 }
 
 impl DeviceClass for Serial {
-    fn name(&self) -> &'static str {
-        "serial"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a serial port, with its settings; its application side is `pty`"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "serial",
+            summary: "a serial port, with its settings; its application side is `pty`",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -164,10 +161,6 @@ impl DeviceClass for Serial {
 
     fn application(&self) -> &'static str {
         "pty"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {
@@ -225,16 +218,13 @@ fn listing(port: &Path) -> Option<Listing> {
 }
 
 impl DeviceClass for Pty {
-    fn name(&self) -> &'static str {
-        "pty"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a pseudo-terminal that programs open like the serial port of the device host"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "pty",
+            summary: "a pseudo-terminal that programs open like the serial port of the device host",
+            doc: include_str!("doc.md"),
+            options: &[],
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -243,10 +233,6 @@ impl DeviceClass for Pty {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

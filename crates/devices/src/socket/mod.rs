@@ -6,7 +6,8 @@ mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
+    Role, local,
 };
 use std::io;
 use std::os::fd::OwnedFd;
@@ -60,16 +61,13 @@ fn connect_tcp(target: &str, timeout: Duration) -> io::Result<OwnedFd> {
 }
 
 impl DeviceClass for Unix {
-    fn name(&self) -> &'static str {
-        "unix"
-    }
-
-    fn summary(&self) -> &'static str {
-        "the bytes of a connection to a local socket"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "unix",
+            summary: "the bytes of a connection to a local socket",
+            doc: include_str!("doc.md"),
+            options: UNIX_OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -78,10 +76,6 @@ impl DeviceClass for Unix {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        UNIX_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -94,16 +88,13 @@ impl DeviceClass for Unix {
 }
 
 impl DeviceClass for Tcp {
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "the bytes of a TCP connection to a server"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "tcp",
+            summary: "the bytes of a TCP connection to a server",
+            doc: include_str!("doc.md"),
+            options: TCP_OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -112,10 +103,6 @@ impl DeviceClass for Tcp {
 
     fn has_role(&self, _role: Role) -> bool {
         true
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        TCP_OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -7,7 +7,9 @@ use crate::plain::{self, os};
 use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter, reopen,
 };
-use contract::{Description, DeviceClass, DeviceError, DeviceSpec, Opened, OptionSpec, Partner, Role};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionSpec, Partner, Role,
+};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The class `stdin`.
@@ -45,16 +47,13 @@ fn channel(opened: Opened) -> Result<Channel, DeviceError> {
 }
 
 impl DeviceClass for Stdin {
-    fn name(&self) -> &'static str {
-        "stdin"
-    }
-
-    fn summary(&self) -> &'static str {
-        "standard input, as a device"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "stdin",
+            summary: "standard input, as a device",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -63,10 +62,6 @@ impl DeviceClass for Stdin {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Device
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -81,16 +76,13 @@ impl DeviceClass for Stdin {
 }
 
 impl DeviceClass for Stdout {
-    fn name(&self) -> &'static str {
-        "stdout"
-    }
-
-    fn summary(&self) -> &'static str {
-        "standard output, as an application"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "stdout",
+            summary: "standard output, as an application",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -99,10 +91,6 @@ impl DeviceClass for Stdout {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -16,7 +16,7 @@ use crate::plain::os;
 use camera::Camera;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use discovery::Node;
 use negotiate::PictureOptions;
@@ -70,16 +70,13 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 impl DeviceClass for V4l2 {
-    fn name(&self) -> &'static str {
-        "v4l2"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a camera; as an application a v4l2loopback node that programs use like a camera"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "v4l2",
+            summary: "a camera; as an application a v4l2loopback node that programs use like a camera",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -92,10 +89,6 @@ impl DeviceClass for V4l2 {
 
     fn application(&self) -> &'static str {
         "v4l2"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn subsystem(&self) -> Option<&'static str> {

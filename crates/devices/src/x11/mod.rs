@@ -28,7 +28,7 @@ use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
@@ -109,16 +109,13 @@ fn listing(display: String) -> Listing {
 }
 
 impl DeviceClass for X11 {
-    fn name(&self) -> &'static str {
-        "x11"
-    }
-
-    fn summary(&self) -> &'static str {
-        "the screen, keyboard and mouse of an X11 display"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("x11.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "x11",
+            summary: "the screen, keyboard and mouse of an X11 display",
+            doc: include_str!("x11.md"),
+            options: &X11_OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -131,10 +128,6 @@ impl DeviceClass for X11 {
 
     fn application(&self) -> &'static str {
         "window"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &X11_OPTIONS
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {
@@ -157,16 +150,13 @@ impl DeviceClass for X11 {
 }
 
 impl DeviceClass for Window {
-    fn name(&self) -> &'static str {
-        "window"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a window on an X11 display for pictures, keyboard and mouse"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("window.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "window",
+            summary: "a window on an X11 display for pictures, keyboard and mouse",
+            doc: include_str!("window.md"),
+            options: &[],
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -175,10 +165,6 @@ impl DeviceClass for Window {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

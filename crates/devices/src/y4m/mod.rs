@@ -11,8 +11,8 @@ use crate::plain::{self, os};
 use crate::stream::{Channel, StreamPartner};
 use crate::{file, stdio};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, Opened, OptionKind, OptionSpec, Partner, Role,
-    local,
+    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
+    Partner, Role, local,
 };
 use reader::Reader;
 use rustix::fs::FileType;
@@ -41,16 +41,13 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 impl DeviceClass for Y4m {
-    fn name(&self) -> &'static str {
-        "y4m"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a stream of YUV4MPEG2 pictures in a file, a FIFO or a pipe, as ffmpeg and mpv use it"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "y4m",
+            summary: "a stream of YUV4MPEG2 pictures in a file, a FIFO or a pipe, as ffmpeg and mpv use it",
+            doc: include_str!("doc.md"),
+            options: OPTIONS,
+        }
     }
 
     fn target(&self) -> &'static str {
@@ -63,10 +60,6 @@ impl DeviceClass for Y4m {
 
     fn application(&self) -> &'static str {
         "y4m"
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        OPTIONS
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

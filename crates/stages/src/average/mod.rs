@@ -17,8 +17,8 @@ mod tests;
 
 use crate::movement::Movement;
 use contract::{
-    Attributes, Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, StageResult, Time, agreed,
+    Attributes, Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
+    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, agreed,
 };
 use std::time::Duration;
 
@@ -33,20 +33,13 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
 )];
 
 impl Pair for Average {
-    fn name(&self) -> &'static str {
-        "average"
-    }
-
-    fn summary(&self) -> &'static str {
-        "averages motion over a time period; keys and buttons pass at once"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "average",
+            summary: "averages motion over a time period; keys and buttons pass at once",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -14,7 +14,8 @@ mod tests;
 
 use crate::adaptive;
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
+    StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -80,20 +81,13 @@ fn applies_backpressure(options: &Options, format: &Format) -> bool {
 }
 
 impl Pair for Buffer {
-    fn name(&self) -> &'static str {
-        "buffer"
-    }
-
-    fn summary(&self) -> &'static str {
-        "restores the original spacing of messages"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "buffer",
+            summary: "restores the original spacing of messages",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

@@ -14,7 +14,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -61,20 +63,13 @@ static OPTIONS: [OptionSpec; 6] = [
 ];
 
 impl Pair for Bundle {
-    fn name(&self) -> &'static str {
-        "bundle"
-    }
-
-    fn summary(&self) -> &'static str {
-        "sends several messages as one, and restores their spacing"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "bundle",
+            summary: "sends several messages as one, and restores their spacing",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

@@ -7,7 +7,8 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult,
+    agreed,
 };
 use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
@@ -28,20 +29,13 @@ static OPTIONS: [OptionSpec; 7] = [
 ];
 
 impl Pair for Colour {
-    fn name(&self) -> &'static str {
-        "colour"
-    }
-
-    fn summary(&self) -> &'static str {
-        "changes hue, saturation, brightness, red, green and blue"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "colour",
+            summary: "changes hue, saturation, brightness, red, green and blue",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

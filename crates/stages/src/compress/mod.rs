@@ -34,7 +34,9 @@ mod tests;
 mod tiles;
 
 use codec::Method;
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 
 /// The pair.
 pub(crate) struct Compress;
@@ -67,24 +69,17 @@ fn is_tiled(options: &Options, format: &Format) -> bool {
 }
 
 impl Pair for Compress {
-    fn name(&self) -> &'static str {
-        "compress"
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "compress",
+            summary: "compresses each message on its own (zstd, zlib, lz4)",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn version(&self) -> u16 {
         3
-    }
-
-    fn summary(&self) -> &'static str {
-        "compresses each message on its own (zstd, zlib, lz4)"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -5,8 +5,8 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, StageResult,
-    agreed,
+    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
+    StageResult, agreed,
 };
 use wire::formats::video::{Geometry, Rectangle, SIDE_MAX};
 
@@ -24,20 +24,13 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Crop {
-    fn name(&self) -> &'static str {
-        "crop"
-    }
-
-    fn summary(&self) -> &'static str {
-        "cuts out a part of each picture"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "crop",
+            summary: "cuts out a part of each picture",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -5,8 +5,8 @@ mod tests;
 
 use crate::random::Random;
 use contract::{
-    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,20 +30,13 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Delay {
-    fn name(&self) -> &'static str {
-        "delay"
-    }
-
-    fn summary(&self) -> &'static str {
-        "test pair: delays messages, by a fixed or a random time"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "delay",
+            summary: "test pair: delays messages, by a fixed or a random time",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

@@ -13,7 +13,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 
 /// The pair.
 pub(crate) struct Delta;
@@ -40,20 +42,13 @@ static OPTIONS: [OptionSpec; 3] = [
 ];
 
 impl Pair for Delta {
-    fn name(&self) -> &'static str {
-        "delta"
-    }
-
-    fn summary(&self) -> &'static str {
-        "sends only the bytes that changed since the last message of the same length"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "delta",
+            summary: "sends only the bytes that changed since the last message of the same length",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -13,8 +13,8 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError, StageResult,
-    agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError,
+    StageResult, agreed,
 };
 
 /// The pair.
@@ -44,20 +44,13 @@ fn key(site: &Site) -> StageResult<&Secret> {
 }
 
 impl Pair for Encrypt {
-    fn name(&self) -> &'static str {
-        "encrypt"
-    }
-
-    fn summary(&self) -> &'static str {
-        "encrypts each message end to end: secret, authentic, no replays"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "encrypt",
+            summary: "encrypts each message end to end: secret, authentic, no replays",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

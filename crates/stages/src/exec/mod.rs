@@ -6,8 +6,8 @@
 mod tests;
 
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageError,
-    StageResult, agreed, local,
+    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
+    StageError, StageResult, agreed, local,
 };
 use std::time::Duration;
 
@@ -60,20 +60,13 @@ fn half_of(options: &Options, half: Half) -> StageResult<Box<dyn Stage>> {
 }
 
 impl Pair for Exec {
-    fn name(&self) -> &'static str {
-        "exec"
-    }
-
-    fn summary(&self) -> &'static str {
-        "runs your own program as each half, in any language"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "exec",
+            summary: "runs your own program as each half, in any language",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

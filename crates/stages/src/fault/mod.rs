@@ -5,8 +5,8 @@ mod tests;
 
 use crate::random::Random;
 use contract::{
-    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -22,20 +22,13 @@ static OPTIONS: [OptionSpec; 4] = [
 const LOST: &str = "lost on purpose";
 
 impl Pair for Fault {
-    fn name(&self) -> &'static str {
-        "fault"
-    }
-
-    fn summary(&self) -> &'static str {
-        "test pair: loses, repeats and corrupts messages"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "fault",
+            summary: "test pair: loses, repeats and corrupts messages",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

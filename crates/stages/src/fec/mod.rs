@@ -19,7 +19,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -59,20 +61,13 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Fec {
-    fn name(&self) -> &'static str {
-        "fec"
-    }
-
-    fn summary(&self) -> &'static str {
-        "sends parity messages from which lost messages are recovered"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "fec",
+            summary: "sends parity messages from which lost messages are recovered",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

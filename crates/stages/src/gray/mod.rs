@@ -4,27 +4,20 @@
 mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, channels, too_large};
-use contract::{Format, Half, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult};
+use contract::{Format, Half, ModuleEntry, Options, Pair, Promises, Site, Stage, StageResult};
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
 pub(crate) struct Gray;
 
 impl Pair for Gray {
-    fn name(&self) -> &'static str {
-        "gray"
-    }
-
-    fn summary(&self) -> &'static str {
-        "removes the colours of pictures, and a third or more of the bytes"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[AT]
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "gray",
+            summary: "removes the colours of pictures, and a third or more of the bytes",
+            doc: include_str!("doc.md"),
+            options: &[AT],
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

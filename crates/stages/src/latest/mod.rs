@@ -16,7 +16,9 @@ mod source;
 mod tests;
 mod window;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -50,20 +52,13 @@ static OPTIONS: [OptionSpec; 4] = [
 ];
 
 impl Pair for Latest {
-    fn name(&self) -> &'static str {
-        "latest"
-    }
-
-    fn summary(&self) -> &'static str {
-        "while the network is busy, the newest message replaces the one that waits"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "latest",
+            summary: "while the network is busy, the newest message replaces the one that waits",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

@@ -14,7 +14,8 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageResult,
+    agreed,
 };
 use std::time::Duration;
 
@@ -88,20 +89,13 @@ fn ways(options: &Options) -> u16 {
 }
 
 impl Pair for Multiplex {
-    fn name(&self) -> &'static str {
-        "multiplex"
-    }
-
-    fn summary(&self) -> &'static str {
-        "divides a flow among several hosts, or among several network paths to one host"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "multiplex",
+            summary: "divides a flow among several hosts, or among several network paths to one host",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

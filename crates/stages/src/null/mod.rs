@@ -1,25 +1,18 @@
 //! `null`: both halves pass messages on unchanged. Measures the cost of a pair.
 
-use contract::{Format, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult};
+use contract::{Format, ModuleEntry, Options, Pair, PassThrough, Promises, Site, Stage, StageResult};
 
 /// The pair.
 pub(crate) struct Null;
 
 impl Pair for Null {
-    fn name(&self) -> &'static str {
-        "null"
-    }
-
-    fn summary(&self) -> &'static str {
-        "passes every message on"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &[]
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "null",
+            summary: "passes every message on",
+            doc: include_str!("doc.md"),
+            options: &[],
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -5,8 +5,8 @@
 mod tests;
 
 use contract::{
-    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 use std::time::Duration;
 use wire::formats::motion::Update;
@@ -24,20 +24,13 @@ static OPTIONS: [OptionSpec; 1] = [agreed(
 const REPLACED: &str = "replaced by a newer one";
 
 impl Pair for Periodic {
-    fn name(&self) -> &'static str {
-        "periodic"
-    }
-
-    fn summary(&self) -> &'static str {
-        "sends only the most recent message at fixed times"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "periodic",
+            summary: "sends only the most recent message at fixed times",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

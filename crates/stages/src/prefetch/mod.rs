@@ -21,7 +21,9 @@ mod predict;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -104,20 +106,13 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Pair for Prefetch {
-    fn name(&self) -> &'static str {
-        "prefetch"
-    }
-
-    fn summary(&self) -> &'static str {
-        "prefetches the requests that an application will probably make next"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "prefetch",
+            summary: "prefetches the requests that an application will probably make next",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

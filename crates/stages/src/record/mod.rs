@@ -5,8 +5,8 @@
 mod tests;
 
 use contract::{
-    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -30,20 +30,13 @@ fn half(options: &Options, side: &str) -> Box<dyn Stage> {
 }
 
 impl Pair for Record {
-    fn name(&self) -> &'static str {
-        "record"
-    }
-
-    fn summary(&self) -> &'static str {
-        "copies the flow, with its timing, to a file or another partner"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "record",
+            summary: "copies the flow, with its timing, to a file or another partner",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

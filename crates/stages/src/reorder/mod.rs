@@ -7,7 +7,9 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use contract::{Format, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed};
+use contract::{
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+};
 use std::time::Duration;
 
 /// The pair.
@@ -30,20 +32,13 @@ static OPTIONS: [OptionSpec; 3] = [
 ];
 
 impl Pair for Reorder {
-    fn name(&self) -> &'static str {
-        "reorder"
-    }
-
-    fn summary(&self) -> &'static str {
-        "puts messages back in order, for transports that reorder (udp)"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "reorder",
+            summary: "puts messages back in order, for transports that reorder (udp)",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

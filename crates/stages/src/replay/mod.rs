@@ -6,7 +6,8 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage, StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
+    StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -49,20 +50,13 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Replay {
-    fn name(&self) -> &'static str {
-        "replay"
-    }
-
-    fn summary(&self) -> &'static str {
-        "replays a recording at its original spacing"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "replay",
+            summary: "replays a recording at its original spacing",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

@@ -5,8 +5,8 @@ mod tests;
 
 use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError, StageResult,
-    agreed,
+    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
+    StageResult, agreed,
 };
 use resize::{From, Resizer, To};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
@@ -35,20 +35,13 @@ static OPTIONS: [OptionSpec; 5] = [
 ];
 
 impl Pair for Scale {
-    fn name(&self) -> &'static str {
-        "scale"
-    }
-
-    fn summary(&self) -> &'static str {
-        "resizes pictures"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "scale",
+            summary: "resizes pictures",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -8,8 +8,8 @@ mod skew;
 mod tests;
 
 use contract::{
-    Format, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage, StageResult,
-    agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage,
+    StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -66,20 +66,13 @@ static OPTIONS: [OptionSpec; 9] = [
 ];
 
 impl Pair for Synchronize {
-    fn name(&self) -> &'static str {
-        "synchronize"
-    }
-
-    fn summary(&self) -> &'static str {
-        "merges several flows in order of creation time"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "synchronize",
+            summary: "merges several flows in order of creation time",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

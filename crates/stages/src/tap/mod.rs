@@ -5,8 +5,8 @@ mod tests;
 
 use crate::histogram::Histogram;
 use contract::{
-    Format, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -27,20 +27,13 @@ fn half(options: &Options, side: &str) -> Box<dyn Stage> {
 }
 
 impl Pair for Tap {
-    fn name(&self) -> &'static str {
-        "tap"
-    }
-
-    fn summary(&self) -> &'static str {
-        "copies the flow to a side port, and measures its rate"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "tap",
+            summary: "copies the flow to a side port, and measures its rate",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, _options: &Options) -> Promises {

@@ -12,8 +12,8 @@ mod tests;
 use crate::picture::{self, AT, Memory, Picture, VideoMessage, unpack};
 use cells::{Cells, ycc};
 use contract::{
-    Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageError, StageResult, Time, agreed,
+    Body, Format, Half, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
+    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, agreed,
 };
 use finder::{Finder, Target};
 use wire::formats::video::{Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
@@ -63,20 +63,13 @@ static OPTIONS: [OptionSpec; 7] = [
 ];
 
 impl Pair for Track {
-    fn name(&self) -> &'static str {
-        "track"
-    }
-
-    fn summary(&self) -> &'static str {
-        "finds objects that move or have a colour; boxes leave by a side port"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("doc.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "track",
+            summary: "finds objects that move or have a colour; boxes leave by a side port",
+            doc: include_str!("doc.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn promises(&self, options: &Options) -> Promises {

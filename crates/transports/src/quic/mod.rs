@@ -35,8 +35,8 @@ pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
 pub use connection::{CloseReason, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
-    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot, Pulled, Pushed,
-    Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot,
+    Pulled, Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
 };
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
@@ -112,20 +112,13 @@ const STREAMS_MAX: u32 = 64;
 pub struct Quic;
 
 impl TransportClass for Quic {
-    fn name(&self) -> &'static str {
-        "quic"
-    }
-
-    fn summary(&self) -> &'static str {
-        "records over QUIC: reliable and ordered, or unordered and timely, as the flow needs"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("quic.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "quic",
+            summary: "records over QUIC: reliable and ordered, or unordered and timely, as the flow needs",
+            doc: include_str!("quic.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn facts(&self) -> DatagramFacts {

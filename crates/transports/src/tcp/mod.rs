@@ -12,8 +12,8 @@ use crate::socket;
 use crate::timestamps::KernelTimestamps;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    SealKeys, Time, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
+    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use pacer::Pacer;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
@@ -61,20 +61,13 @@ static OPTIONS: [OptionSpec; 6] = [
 pub struct Tcp;
 
 impl TransportClass for Tcp {
-    fn name(&self) -> &'static str {
-        "tcp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "records in one TCP stream: reliable, in order; a late record delays those behind it"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("tcp.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "tcp",
+            summary: "records in one TCP stream: reliable, in order; a late record delays those behind it",
+            doc: include_str!("tcp.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn facts(&self) -> DatagramFacts {

@@ -31,8 +31,8 @@ use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    SealKeys, Time, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
+    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use fragment::Fragment;
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
@@ -107,20 +107,13 @@ static OPTIONS: [OptionSpec; 9] = [
 pub struct Udp;
 
 impl TransportClass for Udp {
-    fn name(&self) -> &'static str {
-        "udp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "records in UDP datagrams: a lost record does not delay the others"
-    }
-
-    fn doc(&self) -> &'static str {
-        include_str!("udp.md")
-    }
-
-    fn options(&self) -> &'static [OptionSpec] {
-        &OPTIONS
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "udp",
+            summary: "records in UDP datagrams: a lost record does not delay the others",
+            doc: include_str!("udp.md"),
+            options: &OPTIONS,
+        }
     }
 
     fn facts(&self) -> DatagramFacts {
