@@ -1,6 +1,10 @@
 //! The flows of a device partner: at most one in each direction.
 
-use contract::{Direction, FlowKey, FlowTemplate, Format, PartnerError};
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
+    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+};
+use sys::clock::boot_ns;
 
 /// Key of the flow that is pulled out of a partner.
 pub(crate) const OUT: FlowKey = FlowKey(1);
@@ -91,5 +95,103 @@ impl Flows {
         let known =
             flow == FlowKey::DEFAULT || self.names(flow, Direction::Out) || self.names(flow, Direction::In);
         known.then_some(()).ok_or(PartnerError::NoFlow(flow))
+    }
+}
+
+/// One end of a device: the calls of a [`Partner`] for flows that are open. [`FlowPartner`] checks the rest.
+pub(crate) trait Endpoint: Send {
+    /// A flow was opened, perhaps again.
+    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        let _ = (template, slot);
+        Ok(())
+    }
+
+    /// A flow was closed. `slot` may hold a message of the flow out.
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        let _ = (direction, slot);
+        Ok(())
+    }
+
+    /// Takes a message of the flow in, as [`Partner::push`].
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Err((PartnerError::NoFlow(IN), message))
+    }
+
+    /// Finds the next message of the flow out.
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        let _ = now;
+        Err(PartnerError::NoFlow(OUT))
+    }
+
+    /// Performs a control operation, as [`Partner::ctl`].
+    fn ctl(
+        &mut self,
+        flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError>;
+
+    /// Returns the readiness of an open flow while the slot is empty.
+    fn readiness(&self, direction: Direction) -> Readiness<'_>;
+}
+
+/// A partner with at most one flow in each direction.
+#[derive(Debug)]
+pub(crate) struct FlowPartner<E> {
+    endpoint: E,
+    /// The format of the flow out and of the flow in, if there is one.
+    formats: [Option<Format>; 2],
+    flows: Flows,
+    slot: PullSlot,
+}
+
+impl<E: Endpoint> FlowPartner<E> {
+    /// Creates a partner with closed flows of these formats.
+    pub(crate) fn new(endpoint: E, out: Option<Format>, into: Option<Format>) -> Self {
+        let flows = Flows::new(out.is_some(), into.is_some());
+        FlowPartner { endpoint, formats: [out, into], flows, slot: PullSlot::default() }
+    }
+}
+
+impl<E: Endpoint> Partner for FlowPartner<E> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+        let [out, into] = &self.formats;
+        let format = match template.direction {
+            Direction::Out => out,
+            Direction::In => into,
+        };
+        let key = self.flows.open(template, format.as_ref().unwrap_or(&Format::Bytes))?;
+        self.endpoint.opened(template, &mut self.slot)?;
+        Ok(key)
+    }
+
+    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+        let direction = self.flows.close(flow)?;
+        self.endpoint.closed(direction, &mut self.slot)
+    }
+
+    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.flows.check(flow, Direction::In) {
+            Ok(()) => self.endpoint.push(message),
+            Err(error) => Err((error, message)),
+        }
+    }
+
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+        self.flows.check(flow, Direction::Out)?;
+        self.slot.answer(OUT, request, || self.endpoint.next(Time(boot_ns())))
+    }
+
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        self.flows.check_any(flow)?;
+        self.endpoint.ctl(flow, operation, &mut self.slot)
+    }
+
+    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            _ if !self.flows.names(flow, direction) => Readiness::never(),
+            Direction::Out if self.slot.is_held() => Readiness::now(),
+            _ => self.endpoint.readiness(direction),
+        }
     }
 }

@@ -6,10 +6,10 @@
 
 use super::node::Node;
 use super::properties::Properties;
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError, PullSlot,
+    Pushed, Readiness, Time,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,8 +23,6 @@ use wire::formats::evdev::Update;
 pub(super) struct NodePartner {
     descriptor: Arc<OwnedFd>,
     node: Arc<Mutex<Node>>,
-    flows: Flows,
-    slot: PullSlot,
     responder: Option<Responder>,
 }
 
@@ -38,22 +36,23 @@ struct Responder {
 
 impl NodePartner {
     /// Creates a partner on an existing, non-blocking node.
-    pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<Self> {
+    pub(super) fn new(descriptor: OwnedFd, properties: Properties) -> io::Result<FlowPartner<Self>> {
         let descriptor = Arc::new(descriptor);
-        let flows = Flows::new(properties.has_feedback(), true);
+        let out = properties.has_feedback().then_some(Format::Evdev);
         let has_effects = properties.effects_max > 0;
         let node = Arc::new(Mutex::new(Node::new(descriptor.clone(), properties)?));
         let responder = match has_effects {
             true => Some(Responder::start(descriptor.clone(), node.clone())?),
             false => None,
         };
-        Ok(NodePartner { descriptor, node, flows, slot: PullSlot::default(), responder })
+        let partner = NodePartner { descriptor, node, responder };
+        Ok(FlowPartner::new(partner, out, Some(Format::Evdev)))
     }
 
     /// Drops all messages that were not pulled.
-    fn drop_queue(&mut self) {
-        lock(&self.node).drop_queue(self.slot.is_held().into());
-        self.slot = PullSlot::default();
+    fn drop_queue(&self, slot: &mut PullSlot) {
+        lock(&self.node).drop_queue(slot.is_held().into());
+        *slot = PullSlot::default();
     }
 
     fn failed(&self, operation: &str, error: io::Error) -> PartnerError {
@@ -109,29 +108,25 @@ fn respond(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &
     }
 }
 
-impl Partner for NodePartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let flow = self.flows.open(template, &Format::Evdev)?;
+impl Endpoint for NodePartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         if template.direction == Direction::Out {
             let mut node = lock(&self.node);
             node.is_feedback_open = true;
             node.request_snapshot();
         }
-        Ok(flow)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        if self.flows.close(flow)? == Direction::Out {
-            self.drop_queue();
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if direction == Direction::Out {
+            self.drop_queue(slot);
             lock(&self.node).is_feedback_open = false;
         }
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         let update = match Update::parse(message.body.as_slice()) {
             Ok(update) => update,
             Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
@@ -143,28 +138,26 @@ impl Partner for NodePartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
         if let Some(responder) = &self.responder {
             // Clearing before the queue is read keeps later signals.
             responder.queued.clear();
         }
-        let node = &self.node;
-        let pulled = self.slot.answer(OUT, request, || {
-            Ok(match lock(node).next()? {
-                Some(message) => Next::Message(message),
-                None => Next::Nothing,
-            })
-        });
-        pulled.map_err(|error: io::Error| self.failed("reading", error))
+        let next = lock(&self.node).next();
+        let next = next.map_err(|error| self.failed("reading", error))?;
+        Ok(next.map_or(Next::Nothing, Next::Message))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.drop_queue();
+                self.drop_queue(slot);
                 lock(&self.node).request_snapshot();
                 Ok(CtlReply::Done)
             }
@@ -178,13 +171,10 @@ impl Partner for NodePartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match (direction, &self.responder) {
             (Direction::In, _) => Readiness::now(),
-            (Direction::Out, _) if self.slot.is_held() || lock(&self.node).has_next() => Readiness::now(),
+            (Direction::Out, _) if lock(&self.node).has_next() => Readiness::now(),
             (Direction::Out, Some(responder)) => {
                 Readiness::descriptor(responder.queued.as_fd(), Interest::Read)
             }

@@ -17,10 +17,10 @@ use super::frames::{Assembled, Assembler, Queue};
 use super::kernel::{effect_to_kernel, to_format, to_kernel};
 use super::properties::Properties;
 use super::state::{State, neutral};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Report, Time,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options, PartnerError,
+    PullSlot, Pushed, Readiness, RecoveryCtl, Report, Time,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -49,10 +49,8 @@ enum Grab {
 pub(super) struct DevicePartner {
     node: OwnedFd,
     properties: Properties,
-    flows: Flows,
     assembler: Assembler,
     queue: Queue,
-    slot: PullSlot,
     needs_snapshot: bool,
     is_gone: bool,
     grab: Grab,
@@ -93,17 +91,16 @@ impl Counts {
 
 impl DevicePartner {
     /// Creates a partner on a non-blocking event node that uses the boot clock.
-    pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> Self {
+    pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> FlowPartner<Self> {
         // If the device is gone already, the first pull reports it.
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
         let limit = options.count("queue");
-        DevicePartner {
-            flows: Flows::new(true, properties.has_feedback()),
+        let into = properties.has_feedback().then_some(Format::Evdev);
+        let partner = DevicePartner {
             properties,
             node,
             assembler: Assembler::default(),
             queue: Queue::new(options.count("merge_after").min(limit), limit),
-            slot: PullSlot::default(),
             needs_snapshot: false,
             is_gone: false,
             grab: if options.text("grab") == "auto" { Grab::Idle } else { Grab::Off },
@@ -113,7 +110,8 @@ impl DevicePartner {
             effects: BTreeMap::new(),
             batch: Vec::new(),
             counts: Counts::default(),
-        }
+        };
+        FlowPartner::new(partner, Some(Format::Evdev), into)
     }
 
     fn gone(&self) -> PartnerError {
@@ -124,17 +122,6 @@ impl DevicePartner {
         match is_gone(&error) {
             true => self.gone(),
             false => PartnerError::os(format!("{operation} {}", self.properties.name), error),
-        }
-    }
-
-    fn next(&mut self) -> Result<Next, PartnerError> {
-        if !self.is_gone {
-            self.fill()?;
-        }
-        match self.queue.pop() {
-            Some((created, update)) => Ok(Next::Message(Message::new(created, update.to_bytes()))),
-            None if self.is_gone => Err(self.gone()),
-            None => Ok(Next::Nothing),
         }
     }
 
@@ -245,9 +232,9 @@ impl DevicePartner {
     }
 
     /// Drops all messages that were not pulled.
-    fn drop_queue(&mut self) {
-        self.counts.dropped += u64::from(self.slot.is_held()) + self.queue.clear();
-        self.slot = PullSlot::default();
+    fn drop_queue(&mut self, slot: &mut PullSlot) {
+        self.counts.dropped += u64::from(slot.is_held()) + self.queue.clear();
+        *slot = PullSlot::default();
     }
 
     /// Discards the kernel's events. Returns their number.
@@ -407,22 +394,21 @@ fn unless_refused<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-impl Partner for DevicePartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let flow = self.flows.open(template, &Format::Evdev)?;
+impl Endpoint for DevicePartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         if template.direction == Direction::Out {
             self.needs_snapshot = true;
             if self.grab == Grab::Idle {
                 self.grab = Grab::Waiting;
             }
         }
-        Ok(flow)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        match self.flows.close(flow)? {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        match direction {
             Direction::Out => {
-                self.drop_queue();
+                self.drop_queue(slot);
                 self.release_grab();
                 Ok(())
             }
@@ -433,10 +419,7 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match Update::parse(message.body.as_slice()) {
             Err(error) => Err((PartnerError::Message(error.to_string()), message)),
             Ok(update) => match self.apply(update) {
@@ -446,20 +429,27 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next());
-        self.slot = slot;
-        answer
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+        if !self.is_gone {
+            self.fill()?;
+        }
+        match self.queue.pop() {
+            Some((created, update)) => Ok(Next::Message(Message::new(created, update.to_bytes()))),
+            None if self.is_gone => Err(self.gone()),
+            None => Ok(Next::Nothing),
+        }
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.drop_queue();
+                self.drop_queue(slot);
                 self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
@@ -474,11 +464,8 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
-        let is_ready = self.slot.is_held() || !self.queue.is_empty() || self.needs_snapshot || self.is_gone;
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+        let is_ready = !self.queue.is_empty() || self.needs_snapshot || self.is_gone;
         match direction {
             Direction::In => Readiness::now(),
             Direction::Out if is_ready => Readiness::now(),

@@ -4,15 +4,15 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::plain::{self, os};
 use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter, now,
 };
 use contract::{
-    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
-    FlowTemplate, Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError,
-    Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Role,
+    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate,
+    Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError, PullSlot,
+    Pushed, Readiness, RecoveryCtl, Role, Time,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
@@ -63,14 +63,14 @@ impl DeviceClass for Exec {
         let own = |end| Channel::own(end).map_err(|error| os(format!("preparing {name}"), error, None));
         let (program, input) = Program::new(control)
             .map_err(|error| os(format!("requesting the input of {name}"), error, None))?;
-        Ok(Box::new(ExecPartner {
+        let partner = ExecPartner {
             reader: StreamReader::new(name.clone(), own(output)?, framing),
             writer: StreamWriter::new(name.clone(), own(input)?, framing),
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
+            is_out_open: false,
             program,
             name,
-        }))
+        };
+        Ok(Box::new(FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))))
     }
 }
 
@@ -78,8 +78,7 @@ impl DeviceClass for Exec {
 struct ExecPartner {
     reader: StreamReader,
     writer: StreamWriter,
-    flows: Flows,
-    slot: PullSlot,
+    is_out_open: bool,
     program: Program,
     name: String,
 }
@@ -99,48 +98,54 @@ fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
 impl ExecPartner {
     /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
     fn discard_output(&mut self) -> Result<(), PartnerError> {
-        if !self.flows.is_open(Direction::Out) {
+        if !self.is_out_open {
             while let Next::Message(_) = self.reader.next(now())? {}
         }
         Ok(())
     }
 }
 
-impl Partner for ExecPartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &Format::Bytes)
+impl Endpoint for ExecPartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        self.is_out_open |= template.direction == Direction::Out;
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        match self.flows.close(flow)? {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        match direction {
             Direction::In => {
                 let closed = self.writer.close();
                 self.program.close_input();
                 closed
             }
-            Direction::Out => Ok(()),
+            Direction::Out => {
+                self.is_out_open = false;
+                Ok(())
+            }
         }
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In).and_then(|()| self.discard_output()) {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.discard_output() {
             Ok(()) => self.writer.push(message),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let (reader, program, name) = (&mut self.reader, &mut self.program, &self.name);
-        self.slot.answer(OUT, request, || match reader.next(now())? {
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        match self.reader.next(now)? {
             // The flow ends with the program, which may close its output earlier.
-            Next::End if !has_ended(program, name)? => Ok(Next::Nothing),
+            Next::End if !has_ended(&mut self.program, &self.name)? => Ok(Next::Nothing),
             next => Ok(next),
-        })
+        }
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
@@ -171,13 +176,9 @@ impl Partner for ExecPartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let exit = Some((self.program.as_fd(), Interest::Read));
         match direction {
-            Direction::Out if self.slot.is_held() => Readiness::now(),
             Direction::Out if self.reader.has_ended() && self.program.has_outcome() => Readiness::never(),
             Direction::Out if self.reader.has_ended() => {
                 Readiness { descriptors: [exit, None], ..Readiness::never() }
@@ -188,7 +189,7 @@ impl Partner for ExecPartner {
                     true => Readiness { descriptors: [exit, None], ..Readiness::never() },
                     false => self.writer.readiness(),
                 };
-                if !readiness.now && !self.flows.is_open(Direction::Out) {
+                if !readiness.now && !self.is_out_open {
                     readiness.descriptors[1] = self.reader.readiness().descriptors[0];
                 }
                 readiness

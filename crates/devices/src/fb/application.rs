@@ -2,10 +2,9 @@
 
 use super::layout::Layout;
 use crate::bgrx::{self, PIXEL_BYTES, Update};
-use crate::flows::Flows;
+use crate::flows::{Endpoint, FlowPartner};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness,
+    Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PullSlot, Pushed, Readiness,
 };
 use std::os::fd::OwnedFd;
 use wire::formats::video::{PixelFormat, Rectangle};
@@ -15,14 +14,14 @@ pub(super) struct ApplicationPartner {
     name: String,
     file: OwnedFd,
     layout: Layout,
-    flows: Flows,
     pictures: u64,
     unusable: u64,
 }
 
 impl ApplicationPartner {
-    pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> ApplicationPartner {
-        ApplicationPartner { name, file, layout, flows: Flows::new(false, true), pictures: 0, unusable: 0 }
+    pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> FlowPartner<Self> {
+        let partner = ApplicationPartner { name, file, layout, pictures: 0, unusable: 0 };
+        FlowPartner::new(partner, None, Some(Format::Video))
     }
 
     fn show(&mut self, body: &Body) -> Result<(), PartnerError> {
@@ -79,31 +78,20 @@ impl ApplicationPartner {
     }
 }
 
-impl Partner for ApplicationPartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &Format::Video)
-    }
-
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(drop)
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+impl Endpoint for ApplicationPartner {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match self.show(&message.body) {
             Ok(()) => Ok(Pushed::Taken),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
-        Err(PartnerError::NoFlow(flow))
-    }
-
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(vec![
@@ -114,10 +102,7 @@ impl Partner for ApplicationPartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match self.flows.names(flow, direction) {
-            true => Readiness::now(),
-            false => Readiness::never(),
-        }
+    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
+        Readiness::now()
     }
 }

@@ -4,15 +4,14 @@
 use super::layout::Layout;
 use crate::bgrx::PIXEL_BYTES;
 use crate::damage::{Damage, TILE};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use buffers::Pool;
 use contract::{
-    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, PartnerError,
+    PullSlot, Readiness, Time,
 };
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use sys::clock::boot_ns;
 use wire::formats::video::{Geometry, Header, Kind, RECTANGLES_MAX, Rectangle, emit_rectangles};
 
 /// The number of picture buffers that are recycled.
@@ -32,21 +31,21 @@ pub(super) struct DevicePartner {
     last: Option<Bytes>,
     damage: Damage,
     next_at: Time,
-    flows: Flows,
-    slot: PullSlot,
     looks: u64,
     frames: u64,
     partial: u64,
 }
 
-fn now() -> Time {
-    Time(boot_ns())
-}
-
 impl DevicePartner {
-    pub(super) fn new(name: String, file: OwnedFd, layout: Layout, rate_hz: f64, always_whole: bool) -> Self {
+    pub(super) fn new(
+        name: String,
+        file: OwnedFd,
+        layout: Layout,
+        rate_hz: f64,
+        always_whole: bool,
+    ) -> FlowPartner<Self> {
         let geometry = layout.geometry;
-        DevicePartner {
+        let partner = DevicePartner {
             name,
             file,
             offset: layout.offset,
@@ -57,47 +56,11 @@ impl DevicePartner {
             last: None,
             damage: Damage::none(geometry.width(), geometry.height()),
             next_at: Time::ZERO,
-            flows: Flows::new(true, false),
-            slot: PullSlot::default(),
             looks: 0,
             frames: 0,
             partial: 0,
-        }
-    }
-
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if self.next_at > now {
-            return Ok(Next::Nothing);
-        }
-        let is_late = now.since(self.next_at) > self.period;
-        self.next_at = if is_late { now } else { self.next_at }.after(self.period);
-        let pixels = self.read()?;
-        self.looks += 1;
-        if let Some(last) = &self.last {
-            find_changes(&self.geometry, last, &pixels, &mut self.damage);
-            if self.damage.is_empty() {
-                return Ok(Next::Nothing);
-            }
-        }
-        let mut parts = Vec::new();
-        self.damage.take(&self.whole(), &mut parts);
-        let is_part = self.last.is_some() && !self.always_whole && parts.len() <= RECTANGLES_MAX;
-        let area =
-            |parts: &[Rectangle]| parts.iter().map(|part| part.bytes(self.geometry.pixels())).sum::<usize>();
-        let body = match is_part && area(&parts) < self.geometry.tight().bytes() {
-            true => {
-                self.partial += 1;
-                self.part_body(&parts, &pixels)
-            }
-            false => {
-                self.frames += 1;
-                let mut body = Body::from(pixels.clone());
-                body.push_front(&Header::frame(self.geometry).emit());
-                body
-            }
         };
-        self.last = Some(pixels);
-        Ok(Next::Message(Message::new(now, body)))
+        FlowPartner::new(partner, Some(Format::Video), None)
     }
 
     fn whole(&self) -> Rectangle {
@@ -153,35 +116,62 @@ fn find_changes(geometry: &Geometry, prev: &[u8], current: &[u8], damage: &mut D
     }
 }
 
-impl Partner for DevicePartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+impl Endpoint for DevicePartner {
+    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         self.last = None;
-        self.flows.open(template, &Format::Video)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.slot = PullSlot::default();
-        self.flows.close(flow).map(drop)
+    fn closed(&mut self, _direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        *slot = PullSlot::default();
+        Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        Err((PartnerError::NoFlow(flow), message))
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if self.next_at > now {
+            return Ok(Next::Nothing);
+        }
+        let is_late = now.since(self.next_at) > self.period;
+        self.next_at = if is_late { now } else { self.next_at }.after(self.period);
+        let pixels = self.read()?;
+        self.looks += 1;
+        if let Some(last) = &self.last {
+            find_changes(&self.geometry, last, &pixels, &mut self.damage);
+            if self.damage.is_empty() {
+                return Ok(Next::Nothing);
+            }
+        }
+        let mut parts = Vec::new();
+        self.damage.take(&self.whole(), &mut parts);
+        let is_part = self.last.is_some() && !self.always_whole && parts.len() <= RECTANGLES_MAX;
+        let area =
+            |parts: &[Rectangle]| parts.iter().map(|part| part.bytes(self.geometry.pixels())).sum::<usize>();
+        let body = match is_part && area(&parts) < self.geometry.tight().bytes() {
+            true => {
+                self.partial += 1;
+                self.part_body(&parts, &pixels)
+            }
+            false => {
+                self.frames += 1;
+                let mut body = Body::from(pixels.clone());
+                body.push_front(&Header::frame(self.geometry).emit());
+                body
+            }
+        };
+        self.last = Some(pixels);
+        Ok(Next::Message(Message::new(now, body)))
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next(now()));
-        self.slot = slot;
-        answer
-    }
-
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot => {
-                self.slot = PullSlot::default();
+                *slot = PullSlot::default();
                 self.last = None;
                 Ok(CtlReply::Done)
             }
@@ -194,11 +184,7 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match self.flows.names(flow, direction) {
-            true if self.slot.is_held() => Readiness::now(),
-            true => Readiness::at(self.next_at),
-            false => Readiness::never(),
-        }
+    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
+        Readiness::at(self.next_at)
     }
 }

@@ -3,13 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use crate::flows::Flows;
+use crate::flows::{Endpoint, FlowPartner};
 use crate::plain;
 use crate::stream::now;
 use contract::{
-    Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey,
-    FlowTemplate, Format, Message, ModuleEntry, Opened, Partner, PartnerError, Pull, Pulled, Pushed,
-    Readiness, Report, Role, Time,
+    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message,
+    ModuleEntry, Next, Opened, Partner, PartnerError, PullSlot, Pushed, Readiness, Report, Role, Time,
 };
 
 /// The class `null`.
@@ -40,8 +39,9 @@ impl DeviceClass for Null {
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
-        let flows = Flows::new(opened.role == Role::Device, opened.role == Role::Application);
-        Ok(Box::new(NullPartner { flows, arrivals: Arrivals::default(), has_ended: false }))
+        let format = |role| (opened.role == role).then_some(Format::Bytes);
+        let partner = NullPartner { arrivals: Arrivals::default(), has_ended: false };
+        Ok(Box::new(FlowPartner::new(partner, format(Role::Device), format(Role::Application))))
     }
 }
 
@@ -85,38 +85,27 @@ impl Arrivals {
 
 #[derive(Debug)]
 struct NullPartner {
-    flows: Flows,
     arrivals: Arrivals,
     has_ended: bool,
 }
 
-impl Partner for NullPartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &Format::Bytes)
+impl Endpoint for NullPartner {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        self.arrivals.count(message.body.len(), now());
+        Ok(Pushed::Taken)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In) {
-            Ok(()) => {
-                self.arrivals.count(message.body.len(), now());
-                Ok(Pushed::Taken)
-            }
-            Err(error) => Err((error, message)),
-        }
-    }
-
-    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
         self.has_ended = true;
-        Ok(Pulled::End)
+        Ok(Next::End)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(self.arrivals.report())),
@@ -124,10 +113,10 @@ impl Partner for NullPartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match self.flows.names(flow, direction) && !self.has_ended {
-            true => Readiness::now(),
-            false => Readiness::never(),
+    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
+        match self.has_ended {
+            true => Readiness::never(),
+            false => Readiness::now(),
         }
     }
 }

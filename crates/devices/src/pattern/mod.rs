@@ -5,15 +5,15 @@ mod motion;
 mod tests;
 mod video;
 
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::null::Arrivals;
 use crate::plain;
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass,
-    FlowKey, FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Role, Time, local,
+    Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass, FlowKey,
+    FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options, Partner,
+    PartnerError, PullSlot, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -91,37 +91,39 @@ impl DeviceClass for Pattern {
         let format = format(options);
         let scene = || Scene::new(options).map_err(|problem| wrong_scene(&opened.spec, problem));
         Ok(match opened.role {
-            Role::Device => Box::new(Source {
-                flows: Flows::new(true, false),
-                slot: PullSlot::default(),
-                generator: match format {
-                    Format::Motion => Generator::Motion(Cap::new(content.seed, nominal(rate_hz))),
-                    Format::Video => {
-                        let scene = scene()?;
-                        let pool = Pool::new(scene.size(), 8);
-                        Generator::Video(scene, pool)
-                    }
-                    _ => Generator::Bytes(content, Pool::new(content.size, 32)),
-                },
-                format,
-                rate_hz,
-                count: Some(options.integer("count") as u64).filter(|count| *count > 0),
-                start: None,
-                generated: 0,
-                needs_snapshot: false,
-                replaced: 0,
-                has_ended: false,
-            }),
-            Role::Application => Box::new(Checker {
-                flows: Flows::new(false, true),
-                arrivals: Arrivals::default(),
-                check: match format {
-                    Format::Motion => Check::Motion(Follower::default()),
-                    Format::Video => Check::Video(Sequence::new(scene()?)),
-                    _ => Check::Bytes(Sequence::new(content)),
-                },
-                format,
-            }),
+            Role::Device => {
+                let source = Source {
+                    generator: match format {
+                        Format::Motion => Generator::Motion(Cap::new(content.seed, nominal(rate_hz))),
+                        Format::Video => {
+                            let scene = scene()?;
+                            let pool = Pool::new(scene.size(), 8);
+                            Generator::Video(scene, pool)
+                        }
+                        _ => Generator::Bytes(content, Pool::new(content.size, 32)),
+                    },
+                    format: format.clone(),
+                    rate_hz,
+                    count: Some(options.integer("count") as u64).filter(|count| *count > 0),
+                    start: None,
+                    generated: 0,
+                    needs_snapshot: false,
+                    replaced: 0,
+                    has_ended: false,
+                };
+                Box::new(FlowPartner::new(source, Some(format), None))
+            }
+            Role::Application => {
+                let checker = Checker {
+                    arrivals: Arrivals::default(),
+                    check: match format {
+                        Format::Motion => Check::Motion(Follower::default()),
+                        Format::Video => Check::Video(Sequence::new(scene()?)),
+                        _ => Check::Bytes(Sequence::new(content)),
+                    },
+                };
+                Box::new(FlowPartner::new(checker, None, Some(format)))
+            }
         })
     }
 }
@@ -235,9 +237,7 @@ impl Generator {
 
 #[derive(Debug)]
 struct Source {
-    flows: Flows,
     format: Format,
-    slot: PullSlot,
     generator: Generator,
     rate_hz: f64,
     count: Option<u64>,
@@ -258,56 +258,43 @@ impl Source {
         let start = self.start.filter(|_| self.rate_hz > 0.0)?;
         Some(start.after(Duration::from_nanos((self.generated as f64 * 1e9 / self.rate_hz) as u64)))
     }
+}
 
-    fn next(&mut self, now: Time) -> Next {
+impl Endpoint for Source {
+    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        self.start.get_or_insert_with(now);
+        Ok(())
+    }
+
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
         if std::mem::take(&mut self.needs_snapshot)
             && let Some(body) = self.generator.snapshot(self.generated)
         {
-            return Next::Message(Message::new(now, body));
+            return Ok(Next::Message(Message::new(now, body)));
         }
         if self.count.is_some_and(|count| self.generated >= count) {
             self.has_ended = true;
-            return Next::End;
+            return Ok(Next::End);
         }
         let created = match self.due() {
-            Some(due) if due > now => return Next::Nothing,
+            Some(due) if due > now => return Ok(Next::Nothing),
             due => due.unwrap_or(now),
         };
         let body = self.generator.generate(self.generated, created);
         self.generated += 1;
-        Next::Message(Message::new(created, body))
-    }
-}
-
-impl Partner for Source {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let key = self.flows.open(template, &self.format)?;
-        self.start.get_or_insert_with(now);
-        Ok(key)
+        Ok(Next::Message(Message::new(created, body)))
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        Err((PartnerError::NoFlow(flow), message))
-    }
-
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || Ok(self.next(now())));
-        self.slot = slot;
-        answer
-    }
-
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot if self.format == Format::Motion => {
-                self.replaced += u64::from(std::mem::take(&mut self.slot).is_held());
+                self.replaced += u64::from(std::mem::take(slot).is_held());
                 self.needs_snapshot = true;
                 Ok(CtlReply::Done)
             }
@@ -319,12 +306,11 @@ impl Partner for Source {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) || self.has_ended {
+    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
+        if self.has_ended {
             return Readiness::never();
         }
-        let has_one = self.slot.is_held() || self.needs_snapshot;
-        match self.due().filter(|_| !has_one && self.count != Some(self.generated)) {
+        match self.due().filter(|_| !self.needs_snapshot && self.count != Some(self.generated)) {
             Some(due) => Readiness::at(due),
             None => Readiness::now(),
         }
@@ -385,25 +371,12 @@ enum Check {
 
 #[derive(Debug)]
 struct Checker {
-    flows: Flows,
-    format: Format,
     arrivals: Arrivals,
     check: Check,
 }
 
-impl Partner for Checker {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &self.format)
-    }
-
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+impl Endpoint for Checker {
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         self.arrivals.count(message.body.len(), now());
         match &mut self.check {
             Check::Bytes(sequence) => sequence.check(message.body.as_slice()),
@@ -419,12 +392,12 @@ impl Partner for Checker {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        Err(PartnerError::NoFlow(flow))
-    }
-
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {
@@ -446,10 +419,7 @@ impl Partner for Checker {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match self.flows.names(flow, direction) {
-            true => Readiness::now(),
-            false => Readiness::never(),
-        }
+    fn readiness(&self, _direction: Direction) -> Readiness<'_> {
+        Readiness::now()
     }
 }

@@ -14,13 +14,13 @@
 
 use super::picture::{Applied, Screen, check};
 use super::server::{Settings, Viewer};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::now;
 use buffers::{Ring, RingFull};
 use bytes::BytesMut;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError, PullSlot,
+    Pushed, Readiness, Time,
 };
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::collections::VecDeque;
@@ -104,8 +104,6 @@ struct Counters {
 pub(super) struct ServerPartner {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    flows: Flows,
-    slot: PullSlot,
     /// The time at which the flow ends even if the last picture has not reached the viewers.
     finish_at: Option<Time>,
 }
@@ -116,7 +114,7 @@ impl ServerPartner {
         listener: OwnedFd,
         settings: Settings,
         viewers_max: usize,
-    ) -> io::Result<ServerPartner> {
+    ) -> io::Result<FlowPartner<Self>> {
         let shared = Arc::new(Shared {
             pictures: Ring::new(PICTURES_WAITING),
             events: Ring::new(EVENTS_WAITING),
@@ -146,38 +144,8 @@ impl ServerPartner {
             lockout: Lockout::default(),
         };
         let thread = std::thread::Builder::new().name("rfb".into()).spawn(move || server.run())?;
-        Ok(ServerPartner {
-            shared,
-            thread: Some(thread),
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
-            finish_at: None,
-        })
-    }
-
-    /// Returns the format of the flow in a direction.
-    fn format(direction: Direction) -> Format {
-        match direction {
-            Direction::In => Format::Video,
-            Direction::Out => Format::Viewer,
-        }
-    }
-
-    fn next(shared: &Shared) -> Next {
-        let popped = shared.events.pop().or_else(|| {
-            // Clear the wakeup before the second attempt: an event that arrives after the attempt signals it again.
-            shared.wake_partner.clear();
-            shared.events.pop()
-        });
-        match popped {
-            Some((message, was_full)) => {
-                if was_full {
-                    shared.wake_thread.signal();
-                }
-                Next::Message(message)
-            }
-            None => Next::Nothing,
-        }
+        let partner = ServerPartner { shared, thread: Some(thread), finish_at: None };
+        Ok(FlowPartner::new(partner, Some(Format::Viewer), Some(Format::Video)))
     }
 
     /// Returns whether the viewers have the last picture, or the time for that is over.
@@ -188,28 +156,27 @@ impl ServerPartner {
         is_delivered || now() >= finish_at
     }
 
-    fn signal_open_flows(&self) {
-        self.shared.signals.wants_events.store(self.flows.is_open(Direction::Out), Ordering::Release);
+    fn set_wants_events(&self, wanted: bool) {
+        self.shared.signals.wants_events.store(wanted, Ordering::Release);
     }
 }
 
-impl Partner for ServerPartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let key = self.flows.open(template, &ServerPartner::format(template.direction))?;
-        self.signal_open_flows();
-        Ok(key)
-    }
-
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow)?;
-        self.signal_open_flows();
+impl Endpoint for ServerPartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if template.direction == Direction::Out {
+            self.set_wants_events(true);
+        }
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if direction == Direction::Out {
+            self.set_wants_events(false);
         }
+        Ok(())
+    }
+
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
             let error = PartnerError::os("serving viewers", io::Error::other("the thread has exited"));
             return Err((error, message));
@@ -235,14 +202,30 @@ impl Partner for ServerPartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
         let shared = &self.shared;
-        self.slot.answer(OUT, request, || Ok(ServerPartner::next(shared)))
+        let popped = shared.events.pop().or_else(|| {
+            // Clear the wakeup before the second attempt: an event that arrives after the attempt signals it again.
+            shared.wake_partner.clear();
+            shared.events.pop()
+        });
+        Ok(match popped {
+            Some((message, was_full)) => {
+                if was_full {
+                    shared.wake_thread.signal();
+                }
+                Next::Message(message)
+            }
+            None => Next::Nothing,
+        })
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             // The thread sends without a flush.
             Ctl::Flush => Ok(CtlReply::Done),
@@ -271,13 +254,10 @@ impl Partner for ServerPartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let wake = Readiness::descriptor(self.shared.wake_partner.as_fd(), Interest::Read);
         let now_ready = match direction {
-            Direction::Out => self.slot.is_held() || !self.shared.events.is_empty(),
+            Direction::Out => !self.shared.events.is_empty(),
             Direction::In if self.finish_at.is_some() => {
                 return wake.or_at(Some(now().after(FINISH_INTERVAL)));
             }

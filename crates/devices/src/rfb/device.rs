@@ -2,13 +2,12 @@
 
 use super::client::{Changes, Client, ServerEvent, ServerInit};
 use super::pixels::PixelFormat;
-use crate::flows::{Flows, OUT};
-use crate::stream::now;
+use crate::flows::{Endpoint, FlowPartner};
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PullSlot, Pushed, Readiness, Time,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,8 +53,6 @@ pub(super) struct DevicePartner {
     name: String,
     socket: OwnedFd,
     client: Client,
-    flows: Flows,
-    slot: PullSlot,
     buffer: BytesMut,
     recycler: Recycler,
     due: Due,
@@ -74,13 +71,16 @@ pub(super) struct DevicePartner {
 
 impl DevicePartner {
     /// Makes a partner after the handshake with a server. Requests these encodings.
-    pub(super) fn new(name: String, socket: OwnedFd, init: &ServerInit, encodings: &[i32]) -> Self {
-        DevicePartner {
+    pub(super) fn new(
+        name: String,
+        socket: OwnedFd,
+        init: &ServerInit,
+        encodings: &[i32],
+    ) -> FlowPartner<Self> {
+        let partner = DevicePartner {
             name,
             socket,
             client: Client::new(init, PixelFormat::NATIVE, encodings),
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
             buffer: BytesMut::with_capacity(READ_BYTES),
             recycler: Recycler::new(BUFFERS_KEPT, BYTES_KEPT),
             due: Due::default(),
@@ -91,7 +91,8 @@ impl DevicePartner {
             may_have_event: false,
             updates: 0,
             read_bytes: 0,
-        }
+        };
+        FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer))
     }
 
     fn gone(&self) -> PartnerError {
@@ -117,7 +118,7 @@ impl DevicePartner {
         Ok(true)
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next_message(&mut self, now: Time) -> Result<Next, PartnerError> {
         loop {
             if let Some(message) = self.take_due(now) {
                 return Ok(Next::Message(message));
@@ -256,28 +257,19 @@ impl DevicePartner {
     }
 }
 
-impl Partner for DevicePartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        let format = match template.direction {
-            Direction::Out => Format::Video,
-            Direction::In => Format::Viewer,
-        };
-        let key = self.flows.open(template, &format)?;
+impl Endpoint for DevicePartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         if template.direction == Direction::Out {
             // The reader of a flow that is opened again does not have the picture.
             self.due = Due::ALL;
             self.client.ask();
             self.write()?;
         }
-        Ok(key)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In).and_then(|()| self.write()) {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.write() {
             Ok(_) if self.client.output.len() > OUTPUT_BYTES_MAX => return Ok(Pushed::Full(message)),
             Ok(_) => {}
             Err(error) => return Err((error, message)),
@@ -292,20 +284,18 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || {
-            let next = self.next(now());
-            self.may_have_event = matches!(next, Ok(Next::Message(_)));
-            next
-        });
-        self.slot = slot;
-        answer
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        let next = self.next_message(now);
+        self.may_have_event = matches!(next, Ok(Next::Message(_)));
+        next
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending }),
             Ctl::Neutral => {
@@ -325,16 +315,13 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let write = (!self.client.output.is_empty()).then_some((self.socket.as_fd(), Interest::Write));
         match direction {
             Direction::Out => {
                 let is_due = self.has_picture && self.due.picture || self.cursor.is_some() && self.due.cursor;
                 Readiness {
-                    now: self.slot.is_held() || is_due || self.may_have_event,
+                    now: is_due || self.may_have_event,
                     descriptors: [Some((self.socket.as_fd(), Interest::Read)), write],
                     at: None,
                 }

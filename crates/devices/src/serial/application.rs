@@ -7,11 +7,11 @@
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -34,8 +34,6 @@ pub(crate) struct Terminal {
     slave: OwnedFd,
     /// Removed when the partner is dropped.
     _link: Option<PathLink>,
-    flows: Flows,
-    slot: PullSlot,
     /// Settings that the device side knows.
     known: Settings,
     /// Settings to send.
@@ -117,13 +115,11 @@ impl Terminal {
         slave: OwnedFd,
         link: Option<PathLink>,
         known: Settings,
-    ) -> Self {
-        Terminal {
+    ) -> FlowPartner<Self> {
+        let partner = Terminal {
             line: Line::new(name, master, 1),
             slave,
             _link: link,
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
             known,
             change: None,
             data: None,
@@ -131,7 +127,8 @@ impl Terminal {
             check_at: Time::ZERO,
             last_check: None,
             changes: 0,
-        }
+        };
+        FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))
     }
 
     /// Reads the settings, notes a change, and updates EXTPROC. `is_regular`: a regular check.
@@ -159,26 +156,6 @@ impl Terminal {
 
     fn termios(&self) -> Result<Termios, PartnerError> {
         tcgetattr(&self.slave).map_err(|error| self.line.error("reading the settings of", error))
-    }
-
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if now >= self.check_at {
-            self.check_at = now.after(CHECK_INTERVAL);
-            self.check_settings(true)?;
-        }
-        // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
-        loop {
-            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
-                self.changes += 1;
-                return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
-            }
-            if let Some(data) = self.data.take() {
-                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
-            }
-            if !self.read()? {
-                return Ok(Next::Nothing);
-            }
-        }
     }
 
     /// Reads once. Returns false if there was nothing.
@@ -233,17 +210,14 @@ impl Terminal {
     }
 }
 
-impl Partner for Terminal {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.line.open(&mut self.flows, template)
+impl Endpoint for Terminal {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        self.line.opened(template);
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In).and_then(|()| self.line.write()) {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.line.write() {
             Ok(true) => {}
             Ok(false) => return Ok(Pushed::Full(message)),
             Err(error) => return Err((error, message)),
@@ -262,16 +236,32 @@ impl Partner for Terminal {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next(now()));
-        self.slot = slot;
-        answer
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if now >= self.check_at {
+            self.check_at = now.after(CHECK_INTERVAL);
+            self.check_settings(true)?;
+        }
+        // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
+        loop {
+            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
+                self.changes += 1;
+                return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
+            }
+            if let Some(data) = self.data.take() {
+                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
+            }
+            if !self.read()? {
+                return Ok(Next::Nothing);
+            }
+        }
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => match self.line.write()? {
                 true => Ok(CtlReply::Done),
@@ -302,12 +292,9 @@ impl Partner for Terminal {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match direction {
-            Direction::Out if self.slot.is_held() || self.data.is_some() => Readiness::now(),
+            Direction::Out if self.data.is_some() => Readiness::now(),
             Direction::Out if self.change.is_some() && self.line.sends_settings() => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.check_at)),
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),

@@ -9,11 +9,11 @@
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
@@ -36,8 +36,6 @@ const CHARACTER_BITS: u64 = 12;
 #[derive(Debug)]
 pub(crate) struct Port {
     line: Line,
-    flows: Flows,
-    slot: PullSlot,
     /// Settings that wait until the data before them are sent.
     pending_change: Option<PendingChange>,
     /// Actual settings to report to the application.
@@ -57,16 +55,15 @@ struct PendingChange {
 }
 
 impl Port {
-    pub(crate) fn new(name: String, channel: Channel) -> Self {
-        Port {
+    pub(crate) fn new(name: String, channel: Channel) -> FlowPartner<Self> {
+        let partner = Port {
             line: Line::new(name, channel, 0),
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
             pending_change: None,
             actual: None,
             changes: 0,
             refusals: 0,
-        }
+        };
+        FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))
     }
 
     /// Writes pending data, then sets pending settings once the data are sent. Returns true if nothing is pending.
@@ -103,24 +100,6 @@ impl Port {
         }
         Ok(())
     }
-
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if self.line.sends_settings()
-            && let Some(settings) = self.actual.take()
-        {
-            return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
-        }
-        match self.line.buffer.read(&self.line.channel) {
-            Ok(0) => Err(PartnerError::Gone(self.line.name.clone())),
-            Ok(count) => {
-                self.line.read_bytes += count as u64;
-                let data = Body::from(self.line.buffer.take());
-                Ok(Next::Message(Message::new(now, self.line.encode(data))))
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Nothing),
-            Err(error) => Err(self.line.error("reading", error)),
-        }
-    }
 }
 
 /// Returns true if the port has sent all data, or the timeout is over.
@@ -148,18 +127,15 @@ fn is_sent(channel: &Channel, change: &mut PendingChange, now: Time) -> bool {
     waited >= DRAIN_TIMEOUT
 }
 
-impl Partner for Port {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.line.open(&mut self.flows, template)
+impl Endpoint for Port {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        self.line.opened(template);
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        self.flows.close(flow).map(|_| ())
-    }
-
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         let now = now();
-        match self.flows.check(flow, Direction::In).and_then(|()| self.advance(now)) {
+        match self.advance(now) {
             Ok(true) => {}
             Ok(false) => return Ok(Pushed::Full(message)),
             Err(error) => return Err((error, message)),
@@ -178,16 +154,30 @@ impl Partner for Port {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next(now()));
-        self.slot = slot;
-        answer
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if self.line.sends_settings()
+            && let Some(settings) = self.actual.take()
+        {
+            return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
+        }
+        match self.line.buffer.read(&self.line.channel) {
+            Ok(0) => Err(PartnerError::Gone(self.line.name.clone())),
+            Ok(count) => {
+                self.line.read_bytes += count as u64;
+                let data = Body::from(self.line.buffer.take());
+                Ok(Next::Message(Message::new(now, self.line.encode(data))))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Nothing),
+            Err(error) => Err(self.line.error("reading", error)),
+        }
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => match self.advance(now())? {
                 true => Ok(CtlReply::Done),
@@ -219,13 +209,10 @@ impl Partner for Port {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let has_settings = self.line.sends_settings() && self.actual.is_some();
         match direction {
-            Direction::Out if self.slot.is_held() || has_settings => Readiness::now(),
+            Direction::Out if has_settings => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read),
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
             Direction::In => {

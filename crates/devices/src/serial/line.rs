@@ -1,9 +1,8 @@
 //! The common part of a port and a terminal: reading and writing a descriptor, and encoding messages.
 
 use super::message::SerialMessage;
-use crate::flows::Flows;
 use crate::stream::{Channel, PendingWrite, ReadBuffer};
-use contract::{Body, Direction, FlowKey, FlowTemplate, Format, Message, PartnerError, Report};
+use contract::{Body, Direction, FlowTemplate, Format, Message, PartnerError, Report};
 use rustix::io::Errno;
 
 /// Size of a read buffer: the size of the kernel's line buffer (`N_TTY_BUF_SIZE`).
@@ -46,13 +45,8 @@ impl Line {
         }
     }
 
-    /// Opens a flow in the format of the template.
-    pub(crate) fn open(
-        &mut self,
-        flows: &mut Flows,
-        template: &FlowTemplate,
-    ) -> Result<FlowKey, PartnerError> {
-        let key = flows.open(template, &Format::Bytes)?;
+    /// Encodes the opened flow in the format of the template.
+    pub(crate) fn opened(&mut self, template: &FlowTemplate) {
         let encoding = match template.format {
             Format::Serial => Encoding::Messages,
             _ => Encoding::PlainBytes,
@@ -61,7 +55,6 @@ impl Line {
             Direction::Out => self.out = encoding,
             Direction::In => self.into = encoding,
         }
-        Ok(key)
     }
 
     /// Returns true if the flow out can carry settings.

@@ -21,10 +21,10 @@ pub(crate) use memory::{PendingWrite, ReadBuffer};
 pub(crate) use reader::StreamReader;
 pub(crate) use writer::StreamWriter;
 
-use crate::flows::Flows;
+use crate::flows::{Endpoint, FlowPartner};
 use contract::{
-    Attributes, Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Message,
-    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+    Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message, Next, PartnerError,
+    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -305,61 +305,54 @@ pub(crate) trait MessageWriter: Send {
     }
 }
 
-/// A partner with a reader, a writer, or both.
+/// A reader, a writer, or both, as a partner.
 #[derive(Debug)]
 pub(crate) struct StreamPartner<R = StreamReader, W = StreamWriter> {
     reader: Option<R>,
     writer: Option<W>,
-    format: Format,
-    flows: Flows,
-    slot: PullSlot,
 }
 
 impl StreamPartner {
     /// Creates a partner of plain bytes.
-    pub(crate) fn new(reader: Option<StreamReader>, writer: Option<StreamWriter>) -> Self {
+    pub(crate) fn new(reader: Option<StreamReader>, writer: Option<StreamWriter>) -> FlowPartner<Self> {
         StreamPartner::of(Format::Bytes, reader, writer)
     }
 }
 
 impl<R: MessageReader, W: MessageWriter> StreamPartner<R, W> {
     /// Creates a partner for messages of this format.
-    pub(crate) fn of(format: Format, reader: Option<R>, writer: Option<W>) -> Self {
-        let flows = Flows::new(reader.is_some(), writer.is_some());
-        StreamPartner { reader, writer, format, flows, slot: PullSlot::default() }
+    pub(crate) fn of(format: Format, reader: Option<R>, writer: Option<W>) -> FlowPartner<Self> {
+        let out = reader.as_ref().map(|_| format.clone());
+        let into = writer.as_ref().map(|_| format);
+        FlowPartner::new(StreamPartner { reader, writer }, out, into)
     }
 }
 
-impl<R: MessageReader, W: MessageWriter> Partner for StreamPartner<R, W> {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
-        self.flows.open(template, &self.format)
-    }
-
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        match (self.flows.close(flow)?, &mut self.writer) {
+impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        match (direction, &mut self.writer) {
             (Direction::In, Some(writer)) => writer.close(),
             _ => Ok(()),
         }
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match (self.flows.check(flow, Direction::In), &mut self.writer) {
-            (Ok(()), Some(writer)) => writer.push(message),
-            (Err(error), _) => Err((error, message)),
-            (Ok(()), None) => Err((PartnerError::NoFlow(flow), message)),
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match &mut self.writer {
+            Some(writer) => writer.push(message),
+            None => Err((UNSUPPORTED, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        match &mut self.reader {
-            Some(reader) => self.slot.answer(crate::flows::OUT, request, || reader.next(now())),
-            None => Err(PartnerError::NoFlow(flow)),
-        }
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        self.reader.as_mut().map_or(Err(UNSUPPORTED), |reader| reader.next(now))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::flush),
             Ctl::Finish => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::finish),
@@ -395,12 +388,8 @@ impl<R: MessageReader, W: MessageWriter> Partner for StreamPartner<R, W> {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match direction {
-            Direction::Out if self.slot.is_held() => Readiness::now(),
             Direction::Out => self.reader.as_ref().map_or(Readiness::never(), R::readiness),
             Direction::In => self.writer.as_ref().map_or(Readiness::never(), W::readiness),
         }

@@ -9,12 +9,12 @@
 
 use super::negotiate::{self, PictureOptions};
 use super::properties::Properties;
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
-    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+    Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
+    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::io;
@@ -52,8 +52,7 @@ pub(super) struct Camera {
     options: PictureOptions,
     buffers: u32,
     is_private: bool,
-    flows: Flows,
-    slot: PullSlot,
+    is_out_open: bool,
     geometry: Geometry,
     /// The queue of buffers, while the camera is on.
     queue: Option<Queue>,
@@ -88,12 +87,11 @@ impl Camera {
         options: PictureOptions,
         buffers: u32,
         is_private: bool,
-    ) -> Self {
-        Camera {
+    ) -> FlowPartner<Self> {
+        let camera = Camera {
             name,
             node,
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
+            is_out_open: false,
             geometry: properties.geometry,
             properties,
             options,
@@ -106,7 +104,8 @@ impl Camera {
             last_sequence: None,
             pool: Pool::new(0, 0),
             figures: Figures::default(),
-        }
+        };
+        FlowPartner::new(camera, Some(Format::Video), Some(Format::Controls))
     }
 
     fn gone(&self, reason: &str) -> PartnerError {
@@ -176,27 +175,7 @@ impl Camera {
     }
 
     fn is_wanted(&self) -> bool {
-        self.flows.is_open(Direction::Out) && !self.is_idle
-    }
-
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
-        if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
-            return Ok(Next::Nothing);
-        }
-        while let Some(queue) = &self.queue {
-            match queue.take() {
-                Ok(None) => return Ok(Next::Nothing),
-                Ok(Some(frame)) => {
-                    if let Some(message) = self.message(frame) {
-                        self.restarts = 0;
-                        return Ok(Next::Message(message));
-                    }
-                }
-                Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
-                Err(error) => self.restart(error)?,
-            }
-        }
-        Ok(Next::Nothing)
+        self.is_out_open && !self.is_idle
     }
 
     /// Restarts the camera after the driver stopped it: the source has a new size, or there was an error.
@@ -297,28 +276,23 @@ impl Drop for Camera {
     }
 }
 
-impl Partner for Camera {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let format = match template.direction {
-            Direction::Out => Format::Video,
-            Direction::In => Format::Controls,
-        };
+impl Endpoint for Camera {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         self.is_idle = false;
-        self.flows.open(template, &format)
+        self.is_out_open |= template.direction == Direction::Out;
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        if self.flows.close(flow)? == Direction::Out {
-            self.slot = PullSlot::default();
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if direction == Direction::Out {
+            self.is_out_open = false;
+            *slot = PullSlot::default();
             self.stop();
         }
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         let result = match Update::parse(message.body.as_slice()) {
             Ok(Update::Settings(settings)) => self.set(&settings),
             Ok(Update::Wanted(wanted)) => {
@@ -336,16 +310,32 @@ impl Partner for Camera {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next(now()));
-        self.slot = slot;
-        answer
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
+            return Ok(Next::Nothing);
+        }
+        while let Some(queue) = &self.queue {
+            match queue.take() {
+                Ok(None) => return Ok(Next::Nothing),
+                Ok(Some(frame)) => {
+                    if let Some(message) = self.message(frame) {
+                        self.restarts = 0;
+                        return Ok(Next::Message(message));
+                    }
+                }
+                Err(error) if is(&error, Errno::NODEV) => return Err(self.gone("unplugged")),
+                Err(error) => self.restart(error)?,
+            }
+        }
+        Ok(Next::Nothing)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        _slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             // The neutral state of a camera keeps its settings.
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
@@ -354,17 +344,10 @@ impl Partner for Camera {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match (direction, &self.queue) {
             (Direction::In, _) => Readiness::now(),
-            (Direction::Out, Some(_)) => Readiness {
-                now: self.slot.is_held(),
-                ..Readiness::descriptor(self.node.as_fd(), Interest::Read)
-            },
-            (Direction::Out, None) if self.slot.is_held() => Readiness::now(),
+            (Direction::Out, Some(_)) => Readiness::descriptor(self.node.as_fd(), Interest::Read),
             (Direction::Out, None) if !self.is_wanted() => Readiness::never(),
             (Direction::Out, None) => match self.busy {
                 Some(busy) => Readiness::at(busy.retry_at),

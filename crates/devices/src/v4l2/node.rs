@@ -5,13 +5,12 @@
 use super::negotiate::{self, PictureOptions};
 use super::properties::{CameraControl, settings};
 use super::watcher::WatcherClient;
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner};
 use crate::pixels;
-use crate::stream::now;
 use buffers::Pool;
 use contract::{
-    Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
-    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+    Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
+    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -30,8 +29,6 @@ pub(super) struct NodePartner {
     name: String,
     node: OwnedFd,
     options: PictureOptions,
-    flows: Flows,
-    slot: PullSlot,
     /// The format of the node, once it is negotiated.
     target: Option<Geometry>,
     pool: Pool,
@@ -76,16 +73,14 @@ pub(super) struct Parts {
 }
 
 impl NodePartner {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(parts: Parts) -> FlowPartner<Self> {
         let Parts { name, node, pictures, options, controls, settings, watcher } = parts;
         let sustain = named(node.as_fd(), SUSTAIN).ok().flatten().map(|control| (control.id, false));
-        let flows = Flows::new(!controls.is_empty() || watcher.is_some(), true);
+        let has_out = !controls.is_empty() || watcher.is_some();
         let mut partner = NodePartner {
             name,
             node,
             options,
-            flows,
-            slot: PullSlot::default(),
             target: None,
             pool: Pool::new(0, 0),
             sustain,
@@ -108,7 +103,7 @@ impl NodePartner {
             }
             partner.set_repeat(true);
         }
-        partner
+        FlowPartner::new(partner, has_out.then_some(Format::Controls), Some(Format::Video))
     }
 
     /// Negotiates the node's format for pictures of this format, and makes it known to readers.
@@ -183,14 +178,6 @@ impl NodePartner {
         Ok(memory.freeze())
     }
 
-    fn next(&mut self, now: Time) -> Next {
-        self.queue_wanted();
-        match self.updates.pop_front() {
-            Some(update) => Next::Message(Message::new(now, update.to_bytes())),
-            None => Next::Nothing,
-        }
-    }
-
     /// Queues an update if the camera has become wanted or unwanted.
     fn queue_wanted(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
@@ -206,9 +193,9 @@ impl NodePartner {
     }
 
     /// Replaces the queue by the current state: all settings, and whether the camera is wanted.
-    fn queue_state(&mut self) {
+    fn queue_state(&mut self, slot: &mut PullSlot) {
+        *slot = PullSlot::default();
         self.updates.clear();
-        self.slot = PullSlot::default();
         self.queue_settings();
         if let Some(watcher) = &mut self.watcher {
             let wanted = watcher.is_wanted();
@@ -262,44 +249,41 @@ impl Drop for NodePartner {
     }
 }
 
-impl Partner for NodePartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let format = match template.direction {
-            Direction::In => Format::Video,
-            Direction::Out => Format::Controls,
-        };
-        let flow = self.flows.open(template, &format)?;
+impl Endpoint for NodePartner {
+    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> Result<(), PartnerError> {
         if template.direction == Direction::Out {
-            self.queue_state();
+            self.queue_state(slot);
         }
-        Ok(flow)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        if self.flows.close(flow)? == Direction::In {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if direction == Direction::In {
             self.set_repeat(true);
         }
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.flows.check(flow, Direction::In).and_then(|()| self.write_picture(&message.body)) {
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.write_picture(&message.body) {
             Ok(true) => Ok(Pushed::Taken),
             Ok(false) => Ok(Pushed::Full(message)),
             Err(error) => Err((error, message)),
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || Ok(self.next(now())));
-        self.slot = slot;
-        answer
+    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+        self.queue_wanted();
+        let message = |update: Update| Next::Message(Message::new(now, update.to_bytes()));
+        Ok(self.updates.pop_front().map_or(Next::Nothing, message))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        _flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {
@@ -308,7 +292,7 @@ impl Partner for NodePartner {
                 Ok(CtlReply::Done)
             }
             Ctl::Snapshot => {
-                self.queue_state();
+                self.queue_state(slot);
                 Ok(CtlReply::Done)
             }
             Ctl::Command(text) => match self.handle_command(text) {
@@ -320,11 +304,8 @@ impl Partner for NodePartner {
         }
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
-        let has_update = self.slot.is_held() || !self.updates.is_empty();
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+        let has_update = !self.updates.is_empty();
         match (direction, &self.watcher) {
             (Direction::Out, Some(watcher)) => Readiness {
                 now: has_update,

@@ -175,7 +175,7 @@ fn a_camera_is_off_without_readers_and_counts_refused_settings() {
     let mut camera = Camera::new("Lab".into(), null(), properties(), no_options(), 4, true);
     let out = camera.open(&template(Direction::Out, Format::Video), &Attributes::default()).unwrap();
     let back = camera.open(&template(Direction::In, Format::Controls), &Attributes::default()).unwrap();
-    let push = |camera: &mut Camera, bytes: Vec<u8>| {
+    let push = |camera: &mut dyn Partner, bytes: Vec<u8>| {
         camera.push(back, Message::new(Time(1), bytes)).map_err(|(error, _)| error)
     };
     assert!(camera.readiness(out, Direction::Out).now, "wanted by default");

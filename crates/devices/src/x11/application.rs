@@ -6,10 +6,10 @@ use super::display::{Extensions, SETUP_TIMEOUT, parse};
 use super::errors::{device_error, partner_error};
 use super::layout::{Layout, LayoutQuery};
 use super::window::{PacketOutcome, ShowOutcome, Window};
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
-    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
-    Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
+    PartnerError, PullSlot, Pushed, Readiness, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -39,8 +39,7 @@ pub(super) struct WindowPartner {
     /// Input that waits for the new layout, while a layout query is pending.
     deferred: VecDeque<[u8; PACKET_BYTES]>,
     is_closed: bool,
-    flows: Flows,
-    slot: PullSlot,
+    is_out_open: bool,
     pictures: u64,
     unusable: u64,
 }
@@ -52,7 +51,7 @@ impl WindowPartner {
         title: String,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
-    ) -> Result<Self, DeviceError> {
+    ) -> Result<FlowPartner<Self>, DeviceError> {
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -62,7 +61,7 @@ impl WindowPartner {
         let layout = LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?;
         let window = Window::new(&mut client, extensions, screen, title, memory, deadline)
             .map_err(&to_device_error)?;
-        Ok(WindowPartner {
+        let partner = WindowPartner {
             name,
             client,
             window,
@@ -75,11 +74,11 @@ impl WindowPartner {
             events: VecDeque::new(),
             deferred: VecDeque::new(),
             is_closed: false,
-            flows: Flows::new(true, true),
-            slot: PullSlot::default(),
+            is_out_open: false,
             pictures: 0,
             unusable: 0,
-        })
+        };
+        Ok(FlowPartner::new(partner, Some(Format::Viewer), Some(Format::Video)))
     }
 
     fn gone(&self) -> PartnerError {
@@ -186,7 +185,7 @@ impl WindowPartner {
     }
 
     fn emit(&mut self, event: Event) {
-        if !self.flows.is_open(Direction::Out) {
+        if !self.is_out_open {
             return;
         }
         if self.events.len() >= EVENTS_MAX {
@@ -197,7 +196,6 @@ impl WindowPartner {
 
     /// Replaces the waiting events by the current state: keys, pointer, buttons and size.
     fn emit_state(&mut self) {
-        self.slot = PullSlot::default();
         let released = self.events.iter().filter_map(|event| match event {
             Event::Key { keysym, pressed: false } => Some(*keysym),
             _ => None,
@@ -214,7 +212,7 @@ impl WindowPartner {
         self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
     }
 
-    fn next(&mut self) -> io::Result<Next> {
+    fn next_message(&mut self) -> io::Result<Next> {
         self.exchange_packets()?;
         Ok(match self.events.pop_front() {
             Some(event) => Next::Message(Message::new(Time(boot_ns()), event.to_bytes())),
@@ -237,27 +235,22 @@ impl WindowPartner {
     }
 }
 
-impl Partner for WindowPartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let format = match template.direction {
-            Direction::Out => Format::Viewer,
-            Direction::In => Format::Video,
-        };
-        self.flows.open(template, &format)
+impl Endpoint for WindowPartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+        self.is_out_open |= template.direction == Direction::Out;
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        if self.flows.close(flow)? == Direction::Out {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        if direction == Direction::Out {
+            self.is_out_open = false;
             self.events.clear();
-            self.slot = PullSlot::default();
+            *slot = PullSlot::default();
         }
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if let Err(error) = self.exchange_packets() {
             return Err((partner_error(&self.name, error), message));
         }
@@ -274,19 +267,22 @@ impl Partner for WindowPartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next());
-        self.slot = slot;
-        answer.map_err(|error| partner_error(&self.name, error))
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+        self.next_message().map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => {}
-            Ctl::Snapshot => self.emit_state(),
+            Ctl::Snapshot => {
+                *slot = PullSlot::default();
+                self.emit_state();
+            }
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
                 self.window.set_stale(&mut self.client, true);
@@ -301,15 +297,12 @@ impl Partner for WindowPartner {
         Ok(CtlReply::Done)
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let reads = Some((self.client.socket(), Interest::Read));
         let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
         let has_one = match direction {
             Direction::In => !self.window.is_busy() && !self.client.is_full(),
-            Direction::Out => self.slot.is_held() || !self.events.is_empty() || self.is_closed,
+            Direction::Out => !self.events.is_empty() || self.is_closed,
         };
         Readiness { now: has_one, ..Readiness { descriptors: [reads, writes], ..Readiness::default() } }
     }

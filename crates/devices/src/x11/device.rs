@@ -8,10 +8,10 @@ use super::display::{Extensions, SETUP_TIMEOUT};
 use super::errors::{device_error, partner_error};
 use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
-use crate::flows::{Flows, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
-    Attributes, Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
-    Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Report, Time,
+    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
+    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -36,10 +36,8 @@ pub(super) struct DevicePartner {
     pointer: (u32, u32),
     /// The mouse buttons that are down, as set by the viewer.
     buttons: u16,
-    flows: Flows,
     /// Complete messages that wait for a pull.
     ready: VecDeque<Message>,
-    slot: PullSlot,
     inputs: u64,
     refused: u64,
 }
@@ -55,7 +53,7 @@ impl DevicePartner {
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
         options: &Options,
-    ) -> Result<Self, DeviceError> {
+    ) -> Result<FlowPartner<Self>, DeviceError> {
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -67,7 +65,7 @@ impl DevicePartner {
         let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&to_device_error)?;
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
-        Ok(DevicePartner {
+        let partner = DevicePartner {
             name,
             client,
             extensions,
@@ -78,12 +76,11 @@ impl DevicePartner {
             layout: LayoutQuery::default(),
             pointer: (0, 0),
             buttons: 0,
-            flows: Flows::new(true, true),
             ready: VecDeque::new(),
-            slot: PullSlot::default(),
             inputs: 0,
             refused: 0,
-        })
+        };
+        Ok(FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer)))
     }
 
     /// Processes the packets that have arrived, and sends queued requests.
@@ -109,7 +106,7 @@ impl DevicePartner {
         self.client.flush()
     }
 
-    fn next(&mut self) -> io::Result<Next> {
+    fn next_message(&mut self) -> io::Result<Next> {
         self.capture.handle_pull(now());
         self.exchange_packets()?;
         if self.ready.is_empty() {
@@ -220,24 +217,19 @@ impl Drop for DevicePartner {
     }
 }
 
-impl Partner for DevicePartner {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
-        let format = match template.direction {
-            Direction::Out => Format::Video,
-            Direction::In => Format::Viewer,
-        };
-        let flow = self.flows.open(template, &format)?;
+impl Endpoint for DevicePartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
         if template.direction == Direction::Out {
             self.capture.request_whole();
         }
-        Ok(flow)
+        Ok(())
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
-        match self.flows.close(flow)? {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+        match direction {
             Direction::Out => {
                 self.ready.clear();
-                self.slot = PullSlot::default();
+                *slot = PullSlot::default();
             }
             Direction::In => {
                 self.release_all();
@@ -247,10 +239,7 @@ impl Partner for DevicePartner {
         Ok(())
     }
 
-    fn push(&mut self, flow: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.flows.check(flow, Direction::In) {
-            return Err((error, message));
-        }
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
         let exchanged = if self.client.is_writing() { self.exchange_packets() } else { Ok(()) };
         if let Err(error) = exchanged {
             return Err((partner_error(&self.name, error), message));
@@ -268,21 +257,21 @@ impl Partner for DevicePartner {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
-        self.flows.check(flow, Direction::Out)?;
-        let mut slot = std::mem::take(&mut self.slot);
-        let answer = slot.answer(OUT, request, || self.next());
-        self.slot = slot;
-        answer.map_err(|error| partner_error(&self.name, error))
+    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+        self.next_message().map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
-        self.flows.check_any(flow)?;
+    fn ctl(
+        &mut self,
+        flow: FlowKey,
+        operation: Ctl<'_>,
+        slot: &mut PullSlot,
+    ) -> Result<CtlReply, PartnerError> {
         match operation {
             Ctl::Flush | Ctl::Finish => {}
             Ctl::Snapshot => {
                 self.ready.clear();
-                self.slot = PullSlot::default();
+                *slot = PullSlot::default();
                 self.capture.request_whole();
             }
             Ctl::Neutral if flow == OUT => {}
@@ -296,15 +285,12 @@ impl Partner for DevicePartner {
         Ok(CtlReply::Done)
     }
 
-    fn readiness(&self, flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        if !self.flows.names(flow, direction) {
-            return Readiness::never();
-        }
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let writes = self.client.is_writing().then(|| (self.client.socket(), Interest::Write));
         match direction {
             Direction::In if !self.client.is_full() => Readiness::now(),
             Direction::In => Readiness { descriptors: [writes, None], ..Readiness::default() },
-            Direction::Out if self.slot.is_held() || !self.ready.is_empty() => Readiness::now(),
+            Direction::Out if !self.ready.is_empty() => Readiness::now(),
             Direction::Out => {
                 let descriptors = [Some((self.client.socket(), Interest::Read)), writes];
                 Readiness { descriptors, ..Readiness::default() }.or_at(self.capture.due())
