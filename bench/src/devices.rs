@@ -4,7 +4,7 @@ use crate::measure::Times;
 use crate::setting::Setting;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Next, Partner, PartnerError,
-    Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,12 +15,12 @@ macro_rules! partner {
     ($device:ty, $self:ident, next: $next:expr, take: |$message:ident| $take:expr, ready: $ready:expr) => {
         impl Partner for $device {
             /// Runs on the path's thread and pins it.
-            fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+            fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
                 self.processor.settle();
                 Ok(FlowKey::DEFAULT)
             }
 
-            fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+            fn close(&mut self, _: FlowKey) -> PartnerResult {
                 Ok(())
             }
 
@@ -29,12 +29,12 @@ macro_rules! partner {
                 Ok(Pushed::Taken)
             }
 
-            fn pull(&mut $self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+            fn pull(&mut $self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
                 let next = $next;
                 PullSlot::default().answer(flow, request, || Ok(next))
             }
 
-            fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+            fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
                 Ok(CtlReply::Done)
             }
 

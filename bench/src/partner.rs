@@ -4,8 +4,8 @@
 use buffers::Body;
 use bytes::Bytes;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
-    Pulled, Pushed, Readiness,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError,
+    PartnerResult, Pull, Pulled, Pushed, Readiness,
 };
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -22,11 +22,11 @@ struct Nothing {
 }
 
 impl Partner for Nothing {
-    fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -34,12 +34,12 @@ impl Partner for Nothing {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
         self.calls += 1;
         Ok(Pulled::Nothing)
     }
 
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
         Ok(CtlReply::Done)
     }
 

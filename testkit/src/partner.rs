@@ -5,7 +5,7 @@
 
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Time,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Time,
 };
 use std::sync::mpsc;
 use std::time::Duration;
@@ -192,7 +192,7 @@ fn pull<H: Harness>(
     })
 }
 
-fn answer(result: Result<Pulled, PartnerError>) -> Pulled {
+fn answer(result: PartnerResult<Pulled>) -> Pulled {
     result.expect("a pull of an open flow")
 }
 

@@ -1,8 +1,8 @@
 //! A partner that only accepts messages and passes them to a function.
 
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
-    Pulled, Pushed, Readiness,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError,
+    PartnerResult, Pull, Pulled, Pushed, Readiness,
 };
 
 /// Accepts every message at once. Returns a message for which `take` fails.
@@ -24,14 +24,14 @@ impl<F> Partner for Taker<F>
 where
     F: FnMut(Message) -> Result<(), (PartnerError, Message)> + Send,
 {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
         match template.direction {
             Direction::In => Ok(FlowKey::DEFAULT),
             Direction::Out => Err(PartnerError::Unsupported("it only takes")),
         }
     }
 
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -39,11 +39,11 @@ where
         (self.take)(message).map(|()| Pushed::Taken)
     }
 
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
         Ok(Pulled::Nothing)
     }
 
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
         Ok(CtlReply::Done)
     }
 

@@ -17,7 +17,7 @@ use crate::programs::progress;
 use crate::setting::{Failure, be_like_a_worker};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Next, Options,
-    Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Role, TransportClass,
+    Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, Role, TransportClass,
 };
 use modules::registry;
 use std::fs::File;
@@ -58,7 +58,7 @@ struct Seen {
 }
 
 impl Partner for Seen {
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
         sys::thread::pin_to_cpu(CPUS[0]);
         match template.direction {
             Direction::Out => self.inner.open(template, attributes),
@@ -66,7 +66,7 @@ impl Partner for Seen {
         }
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         if flow == BACK { Ok(()) } else { self.inner.close(flow) }
     }
 
@@ -74,7 +74,7 @@ impl Partner for Seen {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let pulled = self.inner.pull(flow, request)?;
         if let Pulled::Message(..) = pulled {
             lock(&self.passages).given_ns = sys::clock::boot_ns();
@@ -82,7 +82,7 @@ impl Partner for Seen {
         Ok(pulled)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         if flow == BACK { Ok(CtlReply::Done) } else { self.inner.ctl(flow, operation) }
     }
 
@@ -102,7 +102,7 @@ struct Application {
 }
 
 impl Partner for Application {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
         sys::thread::pin_to_cpu(CPUS[1]);
         Ok(match template.direction {
             Direction::Out => FlowKey(1),
@@ -110,7 +110,7 @@ impl Partner for Application {
         })
     }
 
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -126,12 +126,12 @@ impl Partner for Application {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let next = self.back.take().map_or(Next::Nothing, Next::Message);
         PullSlot::default().answer(flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
         Ok(CtlReply::Done)
     }
 

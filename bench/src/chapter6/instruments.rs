@@ -6,8 +6,8 @@ use crate::setting::Failure;
 use bytes::Bytes;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys,
-    Time, TransportClass,
+    ModuleEntry, Next, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed,
+    Readiness, SealKeys, Time, TransportClass,
 };
 use rustix::net::sockopt;
 use std::collections::VecDeque;
@@ -150,18 +150,18 @@ impl Pacer {
 /// The operations that are the same for every partner here.
 macro_rules! plain_partner {
     () => {
-        fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
             Ok(match template.direction {
                 Direction::Out => OUT,
                 Direction::In => IN,
             })
         }
 
-        fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
             Ok(())
         }
 
-        fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
             Ok(CtlReply::Done)
         }
     };
@@ -182,7 +182,7 @@ impl Partner for Probe {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let next = match lock(&self.pacer).next() {
             Step::Make(message) => Next::Message(message),
             Step::Wait => Next::Nothing,
@@ -234,7 +234,7 @@ impl Partner for Answer {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let next = self.held.pop_front().map_or(Next::Nothing, Next::Message);
         PullSlot::default().answer(flow, request, || Ok(next))
     }
@@ -272,7 +272,7 @@ impl Partner for Flood {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let next = match self.left {
             0 => Next::Nothing,
             left => {
@@ -428,7 +428,7 @@ impl TransportClass for Gauge {
         self.inner.is_datagram()
     }
 
-    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
+    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd> {
         self.inner.dial(peer, options)
     }
 
@@ -438,7 +438,7 @@ impl TransportClass for Gauge {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> Result<Box<dyn Partner>, PartnerError> {
+    ) -> PartnerResult<Box<dyn Partner>> {
         let inner = self.inner.partner(socket, end, options, keys)?;
         let watch = lock(&self.watch).clone().unwrap_or_else(|| Arc::new(|_, _, _| ()));
         watch(Passing::Begin, sys::clock::boot_ns(), 0);
@@ -459,11 +459,11 @@ fn created(record: &Body) -> u64 {
 }
 
 impl Partner for Gauged {
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
         self.inner.open(template, attributes)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         self.inner.close(flow)
     }
 
@@ -476,7 +476,7 @@ impl Partner for Gauged {
         Ok(pushed)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let pulled = self.inner.pull(flow, request)?;
         if let Pulled::Message(_, record) = &pulled {
             (self.watch)(Passing::In(record.body.len()), sys::clock::boot_ns(), created(&record.body));
@@ -484,7 +484,7 @@ impl Partner for Gauged {
         Ok(pulled)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         self.inner.ctl(flow, operation)
     }
 

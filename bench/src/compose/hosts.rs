@@ -6,8 +6,8 @@ use broker::{
 };
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Interest, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
-    Pushed, Readiness, Secret, Time,
+    FlowTemplate, Format, Interest, Message, Next, Options, Partner, PartnerError, PartnerResult, Pull,
+    PullSlot, Pulled, Pushed, Readiness, Secret, Time,
 };
 use flow::DriverStats;
 use hub::{ApplicationChoice, HubPolicy};
@@ -158,7 +158,7 @@ impl End {
 }
 
 impl Partner for End {
-    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
         if template.direction != self.role {
             return Err(PartnerError::Unsupported("this direction"));
         }
@@ -166,7 +166,7 @@ impl Partner for End {
         Ok(FlowKey(1))
     }
 
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Partner for End {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         self.wake().clear();
         let mut state = self.ends.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.slot.answer(flow, request, || {
@@ -197,7 +197,7 @@ impl Partner for End {
         })
     }
 
-    fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         if let Ctl::Finish = operation {
             self.wake().clear();
             let mut state = self.ends.state();

@@ -5,7 +5,7 @@ mod support;
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Format, Message,
-    Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role, Site, Time,
+    Partner, PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Role, Site, Time,
 };
 use flow::{Driver, FlowPlan, Notice};
 use modules::registry;
@@ -48,11 +48,11 @@ type Record = (u32, u64, Vec<u8>);
 struct Wire(Arc<Mutex<Vec<Record>>>);
 
 impl Partner for Wire {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -64,11 +64,11 @@ impl Partner for Wire {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
         Ok(Pulled::Nothing)
     }
 
-    fn ctl(&mut self, _flow: FlowKey, _operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, _operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         Ok(CtlReply::Done)
     }
 

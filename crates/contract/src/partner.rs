@@ -65,6 +65,9 @@ pub enum PartnerError {
     },
 }
 
+/// The result of a call to a partner.
+pub type PartnerResult<T = ()> = Result<T, PartnerError>;
+
 impl PartnerError {
     /// Makes a system error with its operation.
     pub fn os(operation: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
@@ -321,19 +324,19 @@ impl<'a> Readiness<'a> {
 /// calls its own partner, through a bounded ring and an eventfd.
 pub trait Partner: Send {
     /// Opens a flow; `attributes` apply to all its messages.
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError>;
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey>;
 
     /// Closes a flow and frees what it holds.
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError>;
+    fn close(&mut self, flow: FlowKey) -> PartnerResult;
 
     /// Pushes a message. If the partner is full or fails, it returns the message, so nothing is lost.
     fn push(&mut self, flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
     /// Pulls a message from `flow`, or from any flow with [`FlowKey::DEFAULT`].
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError>;
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled>;
 
     /// Controls a flow, or with [`FlowKey::DEFAULT`] the partner itself.
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError>;
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply>;
 
     /// When a push ([`Direction::In`]) would be accepted, or a pull ([`Direction::Out`]) would return a
     /// message.

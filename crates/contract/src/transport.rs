@@ -1,6 +1,6 @@
 //! Transports: network modules. A transport is a partner whose messages are whole records.
 
-use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerError, Secret};
+use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerResult, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -57,7 +57,7 @@ pub trait TransportClass: Sync {
     fn is_datagram(&self) -> bool;
 
     /// Opens a socket towards `peer`, before the preamble. It connects in the background.
-    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError>;
+    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd>;
 
     /// Makes the partner that moves records over a connected socket, after the preamble. Records are encrypted
     /// with `keys`, or not at all without them.
@@ -67,5 +67,5 @@ pub trait TransportClass: Sync {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> Result<Box<dyn Partner>, PartnerError>;
+    ) -> PartnerResult<Box<dyn Partner>>;
 }

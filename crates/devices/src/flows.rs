@@ -2,7 +2,7 @@
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use sys::clock::boot_ns;
 
@@ -38,7 +38,7 @@ impl Flows {
 
     /// Opens a flow if the partner has it with this format. An open flow may be opened again and keeps its key. A partner
     /// of plain bytes carries any format.
-    pub(crate) fn open(&mut self, template: &FlowTemplate, format: &Format) -> Result<FlowKey, PartnerError> {
+    pub(crate) fn open(&mut self, template: &FlowTemplate, format: &Format) -> PartnerResult<FlowKey> {
         if *format != Format::Bytes && template.format != *format {
             return Err(PartnerError::Unsupported("a flow of this format"));
         }
@@ -54,7 +54,7 @@ impl Flows {
     }
 
     /// Closes an open flow. Returns its direction.
-    pub(crate) fn close(&mut self, flow: FlowKey) -> Result<Direction, PartnerError> {
+    pub(crate) fn close(&mut self, flow: FlowKey) -> PartnerResult<Direction> {
         let (state, direction) = match flow {
             OUT => (&mut self.out, Direction::Out),
             IN => (&mut self.into, Direction::In),
@@ -86,12 +86,12 @@ impl Flows {
     }
 
     /// Like [`Flows::names`], as a result.
-    pub(crate) fn check(&self, flow: FlowKey, direction: Direction) -> Result<(), PartnerError> {
+    pub(crate) fn check(&self, flow: FlowKey, direction: Direction) -> PartnerResult {
         self.names(flow, direction).then_some(()).ok_or(PartnerError::NoFlow(flow))
     }
 
     /// Checks the key of a control operation: [`FlowKey::DEFAULT`] for the partner itself, or an open flow.
-    pub(crate) fn check_any(&self, flow: FlowKey) -> Result<(), PartnerError> {
+    pub(crate) fn check_any(&self, flow: FlowKey) -> PartnerResult {
         let known =
             flow == FlowKey::DEFAULT || self.names(flow, Direction::Out) || self.names(flow, Direction::In);
         known.then_some(()).ok_or(PartnerError::NoFlow(flow))
@@ -101,13 +101,13 @@ impl Flows {
 /// One end of a device: the calls of a [`Partner`] for flows that are open. [`FlowPartner`] checks the rest.
 pub(crate) trait Endpoint: Send {
     /// A flow was opened, perhaps again.
-    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> PartnerResult {
         let _ = (template, slot);
         Ok(())
     }
 
     /// A flow was closed. `slot` may hold a message of the flow out.
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         let _ = (direction, slot);
         Ok(())
     }
@@ -118,18 +118,13 @@ pub(crate) trait Endpoint: Send {
     }
 
     /// Finds the next message of the flow out.
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         let _ = now;
         Err(PartnerError::NoFlow(OUT))
     }
 
     /// Performs a control operation, as [`Partner::ctl`].
-    fn ctl(
-        &mut self,
-        flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError>;
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply>;
 
     /// Returns the readiness of an open flow while the slot is empty.
     fn readiness(&self, direction: Direction) -> Readiness<'_>;
@@ -154,7 +149,7 @@ impl<E: Endpoint> FlowPartner<E> {
 }
 
 impl<E: Endpoint> Partner for FlowPartner<E> {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         let [out, into] = &self.formats;
         let format = match template.direction {
             Direction::Out => out,
@@ -165,7 +160,7 @@ impl<E: Endpoint> Partner for FlowPartner<E> {
         Ok(key)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         let direction = self.flows.close(flow)?;
         self.endpoint.closed(direction, &mut self.slot)
     }
@@ -177,12 +172,12 @@ impl<E: Endpoint> Partner for FlowPartner<E> {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         self.flows.check(flow, Direction::Out)?;
         self.slot.answer(OUT, request, || self.endpoint.next(Time(boot_ns())))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         self.flows.check_any(flow)?;
         self.endpoint.ctl(flow, operation, &mut self.slot)
     }

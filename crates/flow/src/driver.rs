@@ -13,8 +13,8 @@ use crate::types::{
     DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathError, RunOutcome, Wake, flush, forget,
 };
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowTemplate, Partner, PartnerError, Pull,
-    Pulled, Readiness, Role, Time, TraceCtl, TransportCtl,
+    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowTemplate, Partner, PartnerError,
+    PartnerResult, Pull, Pulled, Readiness, Role, Time, TraceCtl, TransportCtl,
 };
 use pipeline::Pipeline;
 use session::Limits;
@@ -55,7 +55,7 @@ struct Side {
 
 impl Side {
     /// Writes what the partner accepted.
-    fn flush(&mut self) -> Result<(), PartnerError> {
+    fn flush(&mut self) -> PartnerResult {
         self.is_unflushed = flush(self.partner.as_mut())?;
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Driver {
     }
 
     /// Moves the data connection to another socket, after a host's address changed.
-    pub fn handle_move(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
+    pub fn handle_move(&mut self, socket: OwnedFd) -> PartnerResult {
         match self.network.partner.as_mut() {
             Some(transport) => {
                 transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Move(socket))).map(drop)
@@ -412,7 +412,7 @@ impl Driver {
 
     /// Lets a lossy transport process acknowledgements from its peer, which arrive with the records. No flow ends on
     /// this host, so other records are discarded.
-    fn poll_receiver(&mut self, now: Time, poller: &Poller) -> Result<(), PartnerError> {
+    fn poll_receiver(&mut self, now: Time, poller: &Poller) -> PartnerResult {
         let Some(transport) = self.network.partner.as_mut() else { return Ok(()) };
         let readiness = transport.readiness(FlowKey::DEFAULT, Direction::Out);
         let mut descriptors = readiness.descriptors.iter().flatten();

@@ -430,8 +430,8 @@ mod tests {
     use crate::source_path::SourcePath;
     use crate::types::{FlowPlan, PathContext};
     use contract::{
-        Attributes, Direction, FlowClass, FlowDirection, FlowTemplate, Format, PartnerError, Pull, Pulled,
-        Pushed, Readiness, Site, Time,
+        Attributes, Direction, FlowClass, FlowDirection, FlowTemplate, Format, PartnerError, PartnerResult,
+        Pull, Pulled, Pushed, Readiness, Site, Time,
     };
     use modules::registry;
     use pipeline::{Origin, Pipeline};
@@ -622,11 +622,11 @@ mod tests {
     }
 
     impl Partner for StatefulPartner {
-        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
             Ok(FlowKey::DEFAULT)
         }
 
-        fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
             Ok(())
         }
 
@@ -634,11 +634,11 @@ mod tests {
             Ok(Pushed::Taken)
         }
 
-        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
             Ok(Pulled::Nothing)
         }
 
-        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
             match operation {
                 Ctl::Recovery(RecoveryCtl::SaveState) => {
                     Ok(self.state.clone().map_or(CtlReply::Pending, CtlReply::Bytes))

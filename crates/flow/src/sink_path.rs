@@ -38,7 +38,7 @@ use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathEr
 use acknowledge::Acknowledger;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use epochs::SinkChange;
 use lifecycle::Lifecycle;
@@ -113,11 +113,7 @@ impl SinkPath {
 
     /// Opens the flow again on a device that returned. The device has lost its output state, so a snapshot is
     /// requested.
-    pub fn reopen(
-        &mut self,
-        partner: &mut dyn Partner,
-        notices: &mut Vec<Notice>,
-    ) -> Result<(), PartnerError> {
+    pub fn reopen(&mut self, partner: &mut dyn Partner, notices: &mut Vec<Notice>) -> PartnerResult {
         let format = self.plan.format.clone();
         let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
         self.key = partner.open(&template, &Attributes::default())?;

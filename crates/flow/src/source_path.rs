@@ -41,7 +41,7 @@ use audience::Audience;
 use change::SourceChange;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Time,
+    PartnerResult, Pull, Pulled, Pushed, Time,
 };
 use lifecycle::Lifecycle;
 use pipeline::{Chain, DropCounts, Pipeline};
@@ -119,7 +119,7 @@ impl SourcePath {
     }
 
     /// Opens the flow again on a device that returned.
-    pub fn reopen(&mut self, partner: &mut dyn Partner) -> Result<(), PartnerError> {
+    pub fn reopen(&mut self, partner: &mut dyn Partner) -> PartnerResult {
         self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
         self.device_drops = 0;
         if let Some(log) = self.log.as_mut() {

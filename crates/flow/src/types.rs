@@ -2,7 +2,7 @@
 
 use contract::{
     Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, Format, Interest, Offset, Partner,
-    PartnerError, Pulled, Readiness, Site, Time,
+    PartnerError, PartnerResult, Pulled, Readiness, Site, Time,
 };
 use pipeline::Pipeline;
 use session::StoreFull;
@@ -183,7 +183,7 @@ impl RunOutcome {
 }
 
 /// Flushes a partner; returns whether unwritten data remains.
-pub fn flush(side: Option<&mut Box<dyn Partner>>) -> Result<bool, PartnerError> {
+pub fn flush(side: Option<&mut Box<dyn Partner>>) -> PartnerResult<bool> {
     match side.map(|side| side.ctl(FlowKey::DEFAULT, Ctl::Flush)) {
         None | Some(Err(PartnerError::Unsupported(_))) => Ok(false),
         Some(Ok(reply)) => Ok(matches!(reply, CtlReply::Pending)),

@@ -16,7 +16,7 @@ mod tests;
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use ring::{CAPACITY_MAX, Consumer, EndpointRing, Item, Producer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -234,7 +234,7 @@ impl Endpoint {
         }
     }
 
-    fn check(&self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn check(&self, flow: FlowKey) -> PartnerResult {
         match self.is_open && (flow == FLOW || flow == FlowKey::DEFAULT) {
             true => Ok(()),
             false => Err(PartnerError::NoFlow(flow)),
@@ -254,7 +254,7 @@ impl Drop for Endpoint {
 }
 
 impl Partner for Endpoint {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         self.is_open = true;
         if template.direction == Direction::In {
             self.class = template.class;
@@ -262,7 +262,7 @@ impl Partner for Endpoint {
         Ok(FLOW)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         self.check(flow)?;
         self.is_open = false;
         Ok(())
@@ -295,7 +295,7 @@ impl Partner for Endpoint {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> PartnerResult<Pulled> {
         self.check(flow)?;
         let mut slot = std::mem::take(&mut self.slot);
         let answer = slot.answer(FLOW, pull, || {
@@ -312,7 +312,7 @@ impl Partner for Endpoint {
         answer
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         self.check(flow)?;
         match operation {
             Ctl::Flush => Ok(CtlReply::Done),

@@ -12,7 +12,7 @@ use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, Pushed, Site, Time, local,
+    OptionSpec, Partner, PartnerError, PartnerResult, Pushed, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -479,7 +479,7 @@ impl Loop {
         self.clients.values_mut().for_each(|client| client.fail(error));
     }
 
-    fn turn(&mut self) -> Result<bool, PartnerError> {
+    fn turn(&mut self) -> PartnerResult<bool> {
         let Some(device) = self.device.as_mut() else { return Ok(false) };
         let mut again = false;
         if let Some(forward) = self.forward.as_mut() {
@@ -491,7 +491,7 @@ impl Loop {
     }
 
     /// Forwards the owner's messages to the device; drops those of other clients.
-    fn forward_input(&mut self) -> Result<bool, PartnerError> {
+    fn forward_input(&mut self) -> PartnerResult<bool> {
         let Some(device) = self.device.as_mut() else { return Ok(false) };
         let mut again = false;
         for (number, client) in &mut self.clients {
@@ -529,7 +529,7 @@ impl Loop {
         Ok(again)
     }
 
-    fn flush(&mut self) -> Result<(), PartnerError> {
+    fn flush(&mut self) -> PartnerResult {
         if let Some(device) = self.device.as_mut().filter(|_| self.unflushed) {
             self.unflushed = flow::types::flush(Some(device))?;
         }
@@ -585,7 +585,7 @@ struct Keys {
     back: Option<FlowKey>,
 }
 
-fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> Result<Keys, PartnerError> {
+fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
     let mut keys = Keys { forward: None, back: None };
     for offer in flows {
         let (key, direction) = match offer.direction {

@@ -14,8 +14,8 @@ use buffers::Ring;
 use contract::ServiceError;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half,
-    Input, Link, Message, Next, Outbox, Partner, PartnerError, Port, Pull, PullSlot, Pulled, Pushed,
-    Readiness, Report, Shape, Shared, Site, Time,
+    Input, Link, Message, Next, Outbox, Partner, PartnerError, PartnerResult, Port, Pull, PullSlot, Pulled,
+    Pushed, Readiness, Report, Shape, Shared, Site, Time,
 };
 use flow::chain_runner::make_link;
 use flow::raw_path::{RawPath, failed};
@@ -206,11 +206,11 @@ struct Feed {
 }
 
 impl Partner for Feed {
-    fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
         Ok(FlowKey(1))
     }
 
-    fn close(&mut self, _: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -218,7 +218,7 @@ impl Partner for Feed {
         Err((PartnerError::Unsupported("a flow in"), message))
     }
 
-    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, pull: Pull<'_>) -> PartnerResult<Pulled> {
         let Feed { queue, ended, slot } = self;
         slot.answer(flow, pull, || {
             Ok(match queue.pop_front() {
@@ -229,7 +229,7 @@ impl Partner for Feed {
         })
     }
 
-    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _: FlowKey, _: Ctl<'_>) -> PartnerResult<CtlReply> {
         Err(PartnerError::Unsupported("this operation"))
     }
 

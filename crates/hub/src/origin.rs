@@ -1,7 +1,7 @@
 //! Origins of the partner of a driver or of a side port.
 
 use crate::endpoint::FarEnd;
-use contract::{Opened, Partner, PartnerError, Port};
+use contract::{Opened, Partner, PartnerError, PartnerResult, Port};
 use modules::registry;
 use std::fmt;
 
@@ -55,7 +55,7 @@ impl OpenPort {
 }
 
 /// Makes the partner of a device or node.
-pub fn make_partner(origin: PartnerOrigin) -> Result<Box<dyn Partner>, PartnerError> {
+pub fn make_partner(origin: PartnerOrigin) -> PartnerResult<Box<dyn Partner>> {
     match origin {
         PartnerOrigin::Opened(opened) => registry::partner(*opened),
         PartnerOrigin::Hub(far) => {

@@ -15,7 +15,8 @@ use crate::origin::{OpenPort, PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Opened, Partner, PartnerError, Port, Pushed, Readiness, Role,
+    FlowTemplate, Format, Message, Opened, Partner, PartnerError, PartnerResult, Port, Pushed, Readiness,
+    Role,
 };
 use flow::types::{Wake, flush, forget};
 use modules::registry;
@@ -316,7 +317,7 @@ impl Writer {
         forget(&mut self.poller, self.partner.as_ref());
     }
 
-    fn write(&mut self) -> Result<(), PartnerError> {
+    fn write(&mut self) -> PartnerResult {
         let mut until = None;
         let mut unflushed = false;
         loop {
@@ -372,7 +373,7 @@ impl Writer {
     }
 
     /// Delivers queued messages; returns true if there were any.
-    fn push(&mut self) -> Result<bool, PartnerError> {
+    fn push(&mut self) -> PartnerResult<bool> {
         let mut pushed = false;
         while let Some(message) = self.held.take().or_else(|| self.next()) {
             match self.partner.push(self.key, message) {
@@ -387,7 +388,7 @@ impl Writer {
         Ok(pushed)
     }
 
-    fn finish(&mut self) -> Result<bool, PartnerError> {
+    fn finish(&mut self) -> PartnerResult<bool> {
         match self.partner.ctl(self.key, Ctl::Finish) {
             Ok(reply) => Ok(!matches!(reply, CtlReply::Pending)),
             Err(PartnerError::Unsupported(_)) => Ok(true),

@@ -2,7 +2,7 @@
 
 use super::client::{Client, Pressure};
 use contract::{
-    Ctl, Direction, FlowClass, FlowKey, Input, Link, Message, Outbox, Partner, PartnerError, Port, Pull,
+    Ctl, Direction, FlowClass, FlowKey, Input, Link, Message, Outbox, Partner, PartnerResult, Port, Pull,
     Pulled, Readiness, Time,
 };
 use flow::types::Wake;
@@ -80,7 +80,7 @@ impl Spread {
         partner: &mut dyn Partner,
         clients: &mut Clients,
         now: Time,
-    ) -> Result<bool, PartnerError> {
+    ) -> PartnerResult<bool> {
         clients.values_mut().for_each(Client::poll);
         if self.fan.as_ref().and_then(|fan| fan.link.poll_timeout()).is_some_and(|at| at <= now) {
             self.process(Input::Timeout, clients, now);
@@ -132,7 +132,7 @@ impl Spread {
         partner: &mut dyn Partner,
         clients: &mut Clients,
         now: Time,
-    ) -> Result<(), PartnerError> {
+    ) -> PartnerResult {
         let requests =
             |(number, client): (&u16, &mut Client)| client.take_snapshot_request().then_some(*number);
         let requests: Vec<u16> = clients.iter_mut().filter_map(requests).collect();

@@ -1,7 +1,8 @@
 //! All modules: the tables of `stages`, `devices` and `transports`.
 
 use contract::{
-    DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, Role, TransportClass,
+    DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, PartnerResult, Role,
+    TransportClass,
 };
 
 /// All pairs.
@@ -56,7 +57,7 @@ fn class_of(spec: &DeviceSpec) -> Result<&'static dyn DeviceClass, DeviceError> 
 }
 
 /// Creates the partner of an opened device.
-pub fn partner(opened: Opened) -> Result<Box<dyn Partner>, PartnerError> {
+pub fn partner(opened: Opened) -> PartnerResult<Box<dyn Partner>> {
     let class = class_of(&opened.spec).map_err(|error| PartnerError::Message(error.to_string()))?;
     let name = opened.description.summary.clone();
     class.partner(opened).map_err(|error| PartnerError::Message(format!("{name}: {error}")))

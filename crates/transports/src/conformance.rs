@@ -6,7 +6,7 @@
 use crate::test_records::{WATCHDOG, partners, pattern, record, udp_pair};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Time, TransportClass, TransportCtl,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Time, TransportClass, TransportCtl,
 };
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ impl OpenFlows {
         }
     }
 
-    fn check(&self, flow: FlowKey, allowed: &[FlowKey]) -> Result<(), PartnerError> {
+    fn check(&self, flow: FlowKey, allowed: &[FlowKey]) -> PartnerResult {
         let is_open = (flow == FLOW_IN && self.open[0]) || (flow == FLOW_OUT && self.open[1]);
         let known = flow == FlowKey::DEFAULT || is_open;
         if known && allowed.contains(&flow) { Ok(()) } else { Err(PartnerError::NoFlow(flow)) }
@@ -39,14 +39,14 @@ impl OpenFlows {
 }
 
 impl Partner for OpenFlows {
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
         self.transport.open(template, attributes)?;
         let (index, key) = OpenFlows::key(template.direction);
         self.open[index] = true;
         Ok(key)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         self.check(flow, &[FLOW_IN, FLOW_OUT])?;
         self.open[usize::from(flow == FLOW_OUT)] = false;
         self.transport.close(flow)
@@ -59,12 +59,12 @@ impl Partner for OpenFlows {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         self.check(flow, &[FlowKey::DEFAULT, FLOW_OUT])?;
         self.transport.pull(flow, request)
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         self.check(flow, &[FlowKey::DEFAULT, FLOW_IN, FLOW_OUT])?;
         self.transport.ctl(flow, operation)
     }

@@ -1,6 +1,8 @@
 //! The bounded queue of records that wait for the socket.
 
-use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, local};
+use contract::{
+    Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, PartnerResult, local,
+};
 use std::collections::VecDeque;
 use wire::RecordHeader;
 
@@ -107,7 +109,7 @@ impl<Note> SendQueue<Note> {
 
 /// Checks that a message is one record: its header announces the length of its body, and the body has at most
 /// `body_bytes_max` bytes.
-pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> Result<(), PartnerError> {
+pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> PartnerResult {
     let wrong = |problem: String| Err(PartnerError::Message(problem));
     let Some(header) = message.body.peek_front::<{ RecordHeader::BYTES }>() else {
         return wrong(format!("{} bytes are too short for a record header", message.body.len()));

@@ -1,6 +1,6 @@
 //! Socket functions that all transports share.
 
-use contract::{OptionKind, OptionSpec, PartnerError, local};
+use contract::{OptionKind, OptionSpec, PartnerError, PartnerResult, local};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, connect, getpeername, ipproto, socket_with, sockopt,
@@ -23,7 +23,7 @@ pub(crate) const BUFFERS: OptionSpec = local(
 );
 
 /// Creates a non-blocking socket of this type and starts to connect it to `peer`.
-pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> Result<OwnedFd, PartnerError> {
+pub(crate) fn dial(kind: SocketType, peer: SocketAddr) -> PartnerResult<OwnedFd> {
     let family = match peer {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -50,11 +50,7 @@ pub(crate) fn peer_name(socket: BorrowedFd<'_>) -> String {
 
 /// Requests kernel buffers of these sizes; the kernel may grant less. 0 keeps the kernel's own choice, which adapts
 /// for TCP.
-pub(crate) fn set_buffers(
-    socket: BorrowedFd<'_>,
-    send_bytes: usize,
-    receive_bytes: usize,
-) -> Result<(), PartnerError> {
+pub(crate) fn set_buffers(socket: BorrowedFd<'_>, send_bytes: usize, receive_bytes: usize) -> PartnerResult {
     if send_bytes > 0 {
         sockopt::set_socket_send_buffer_size(socket, send_bytes)
             .map_err(|error| PartnerError::os("set the socket's send buffer", error))?;

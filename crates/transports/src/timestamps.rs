@@ -10,7 +10,9 @@
 //! The kernel identifies a send call by a number: the offset of its last byte on a stream, a count of the timed calls
 //! for datagrams. It starts to count at the first `Begin` and never restarts.
 
-use contract::{Ctl, CtlReply, Moment, PartnerError, Progress, Time, TraceCtl, TraceReport, TransportCtl};
+use contract::{
+    Ctl, CtlReply, Moment, PartnerError, PartnerResult, Progress, Time, TraceCtl, TraceReport, TransportCtl,
+};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -79,7 +81,7 @@ impl KernelTimestamps {
         operation: Ctl<'_>,
         socket: BorrowedFd<'_>,
         (pushed, written): (u64, u64),
-    ) -> Result<CtlReply, PartnerError> {
+    ) -> PartnerResult<CtlReply> {
         let Ctl::Transport(TransportCtl::Trace(operation)) = operation else {
             return Err(PartnerError::Unsupported("this operation"));
         };

@@ -7,7 +7,7 @@ use crate::measure::Times;
 use crate::setting::Failure;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Interest, Message,
-    Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role,
+    Partner, PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Role,
 };
 use modules::registry;
 use std::io::Read;
@@ -226,7 +226,7 @@ impl Partner for Screen {
         }
     }
 
-    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
         Ok(Pulled::Nothing)
     }
 

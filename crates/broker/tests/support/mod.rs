@@ -7,8 +7,8 @@ use broker::{
 use contract::ServiceError;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Next, Options, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed,
-    Readiness, Time,
+    FlowTemplate, Format, Message, Next, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
+    Pulled, Pushed, Readiness, Time,
 };
 use hub::{ApplicationChoice, HubPolicy, Joint};
 use modules::TransportPlan;
@@ -89,11 +89,11 @@ impl BenchPartner {
 }
 
 impl Partner for BenchPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         Ok(FlowKey(1))
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Partner for BenchPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         self.handle.wake.clear();
         let mut bench = self.handle.bench.lock().unwrap();
         self.slot.answer(flow, request, || {
@@ -132,7 +132,7 @@ impl Partner for BenchPartner {
         })
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         let mut bench = self.handle.bench.lock().unwrap();
         match operation {
             Ctl::Snapshot => bench.snapshot_asked = true,

@@ -2,8 +2,8 @@
 
 use super::mouse::{Motion, PERIOD, now};
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError, Pull,
-    Pulled, Pushed, Readiness, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError,
+    PartnerResult, Pull, Pulled, Pushed, Readiness, Time,
 };
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -107,14 +107,14 @@ impl Application {
 }
 
 impl Partner for Application {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         match template.direction {
             Direction::In => Ok(FLOW),
             Direction::Out => Err(PartnerError::Unsupported("a flow out of the application")),
         }
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         Ok(())
     }
 
@@ -132,11 +132,11 @@ impl Partner for Application {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
         Err(PartnerError::NoFlow(flow))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             _ => Err(PartnerError::Unsupported("this operation")),

@@ -2,8 +2,8 @@
 
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Time,
+    FlowTemplate, Format, Message, Next, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
+    Pushed, Readiness, Time,
 };
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ pub(super) struct Mouse {
 }
 
 impl Mouse {
-    fn next(due: &mut Option<Time>) -> Result<Next, PartnerError> {
+    fn next(due: &mut Option<Time>) -> PartnerResult<Next> {
         let at = due.ok_or(PartnerError::NoFlow(FLOW))?;
         if now() < at {
             return Ok(Next::Nothing);
@@ -95,7 +95,7 @@ impl Mouse {
 }
 
 impl Partner for Mouse {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         if template.direction != Direction::Out {
             return Err(PartnerError::Unsupported("a flow into the mouse"));
         }
@@ -103,7 +103,7 @@ impl Partner for Mouse {
         Ok(FLOW)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         self.due = None;
         Ok(())
     }
@@ -112,11 +112,11 @@ impl Partner for Mouse {
         Err((PartnerError::NoFlow(flow), message))
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         self.slot.answer(FLOW, request, || Mouse::next(&mut self.due))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             _ => Err(PartnerError::Unsupported("this operation")),

@@ -2,7 +2,7 @@
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
+    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use modules::now;
 use modules::runner::reader::{ReadError, Reader};
@@ -25,7 +25,7 @@ impl Ends {
         Ends { reader, writer, slot: PullSlot::default() }
     }
 
-    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> PartnerResult<CtlReply> {
         let Some(writer) = &mut self.writer else { return Ok(CtlReply::Done) };
         match writer.flush(now()) {
             Ok(true) => Ok(CtlReply::Done),
@@ -35,7 +35,7 @@ impl Ends {
     }
 }
 
-fn next(reader: &mut Reader) -> Result<Next, PartnerError> {
+fn next(reader: &mut Reader) -> PartnerResult<Next> {
     let failed = |error| match error {
         ReadError::Os(error) => PartnerError::os("reading containers", error),
         ReadError::Bytes(problem) => PartnerError::Peer(problem),
@@ -55,7 +55,7 @@ fn next(reader: &mut Reader) -> Result<Next, PartnerError> {
 }
 
 impl Partner for Ends {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         match template.direction {
             Direction::Out if self.reader.is_some() => Ok(OUT),
             Direction::In if self.writer.is_some() => Ok(IN),
@@ -63,7 +63,7 @@ impl Partner for Ends {
         }
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         self.flush().map(drop)
     }
 
@@ -84,12 +84,12 @@ impl Partner for Ends {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let reader = self.reader.as_mut().ok_or(PartnerError::NoFlow(flow))?;
         self.slot.answer(OUT, request, || next(reader))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => self.flush(),
             Ctl::Finish => {

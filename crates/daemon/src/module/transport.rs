@@ -5,8 +5,8 @@
 use contract::ServiceError;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, End, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Next, Partner, PartnerError, Pull, PullSlot, Pulled, Pushed, Readiness,
-    Time,
+    FlowTemplate, Format, Message, Next, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
+    Pushed, Readiness, Time,
 };
 use modules::TransportPlan;
 use modules::transport_plan;
@@ -128,7 +128,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    fn next(transport: &mut dyn Partner) -> Result<Next, PartnerError> {
+    fn next(transport: &mut dyn Partner) -> PartnerResult<Next> {
         Ok(match transport.pull(FlowKey::DEFAULT, Pull::Yours)? {
             Pulled::Message(_, record) => Next::Message(message(record.body)?),
             Pulled::End => Next::End,
@@ -138,7 +138,7 @@ impl Records {
 }
 
 /// Unpacks a record.
-fn message(mut record: Body) -> Result<Message, PartnerError> {
+fn message(mut record: Body) -> PartnerResult<Message> {
     let broken = |problem: String| PartnerError::Peer(format!("invalid record: {problem}"));
     let header = record.take_front::<{ RecordHeader::BYTES }>();
     let header = header.ok_or_else(|| broken("its header is cut short".into()))?;
@@ -148,11 +148,11 @@ fn message(mut record: Body) -> Result<Message, PartnerError> {
 }
 
 impl Partner for Records {
-    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
         self.transport.open(template, attributes)
     }
 
-    fn close(&mut self, flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, flow: FlowKey) -> PartnerResult {
         self.transport.close(flow)
     }
 
@@ -172,12 +172,12 @@ impl Partner for Records {
         }
     }
 
-    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         let transport = self.transport.as_mut();
         self.slot.answer(flow, request, || Records::next(transport))
     }
 
-    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Neutral => Ok(CtlReply::Done),
             operation => self.transport.ctl(flow, operation),

@@ -8,8 +8,8 @@ use super::node::Node;
 use super::properties::Properties;
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError, PullSlot,
-    Pushed, Readiness, Time,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PartnerResult, PullSlot, Pushed, Readiness, Time,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,7 +109,7 @@ fn respond(mut poller: Poller, descriptor: &OwnedFd, node: &Mutex<Node>, stop: &
 }
 
 impl Endpoint for NodePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             let mut node = lock(&self.node);
             node.is_feedback_open = true;
@@ -118,7 +118,7 @@ impl Endpoint for NodePartner {
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         if direction == Direction::Out {
             self.drop_queue(slot);
             lock(&self.node).is_feedback_open = false;
@@ -138,7 +138,7 @@ impl Endpoint for NodePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         if let Some(responder) = &self.responder {
             // Clearing before the queue is read keeps later signals.
             responder.queued.clear();
@@ -148,12 +148,7 @@ impl Endpoint for NodePartner {
         Ok(next.map_or(Next::Nothing, Next::Message))
     }
 
-    fn ctl(
-        &mut self,
-        flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {

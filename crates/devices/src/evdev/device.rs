@@ -20,7 +20,7 @@ use super::state::{State, neutral};
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options, PartnerError,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Report, Time,
+    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Report, Time,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -126,7 +126,7 @@ impl DevicePartner {
     }
 
     /// Reads the kernel's events into the queue, and a snapshot if one is needed.
-    fn fill(&mut self) -> Result<(), PartnerError> {
+    fn fill(&mut self) -> PartnerResult {
         let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.needs_snapshot) {
             true => self.take_snapshot(),
             false => Ok(()),
@@ -395,7 +395,7 @@ fn unless_refused<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             self.needs_snapshot = true;
             if self.grab == Grab::Idle {
@@ -405,7 +405,7 @@ impl Endpoint for DevicePartner {
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         match direction {
             Direction::Out => {
                 self.drop_queue(slot);
@@ -429,7 +429,7 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         if !self.is_gone {
             self.fill()?;
         }
@@ -440,12 +440,7 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn ctl(
-        &mut self,
-        flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Snapshot => {

@@ -11,8 +11,8 @@ use crate::stream::{
 };
 use contract::{
     Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate,
-    Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError, PullSlot,
-    Pushed, Readiness, RecoveryCtl, Role, Time,
+    Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError, PartnerResult,
+    PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
@@ -84,7 +84,7 @@ struct ExecPartner {
 }
 
 /// Returns true if the program has exited with status 0, an error if it has exited otherwise.
-fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
+fn has_ended(program: &mut Program, name: &str) -> PartnerResult<bool> {
     let failure = match program.outcome() {
         None => return Ok(false),
         Some(Outcome::Status(0)) => return Ok(true),
@@ -97,7 +97,7 @@ fn has_ended(program: &mut Program, name: &str) -> Result<bool, PartnerError> {
 
 impl ExecPartner {
     /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
-    fn discard_output(&mut self) -> Result<(), PartnerError> {
+    fn discard_output(&mut self) -> PartnerResult {
         if !self.is_out_open {
             while let Next::Message(_) = self.reader.next(now())? {}
         }
@@ -106,12 +106,12 @@ impl ExecPartner {
 }
 
 impl Endpoint for ExecPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.is_out_open |= template.direction == Direction::Out;
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
         match direction {
             Direction::In => {
                 let closed = self.writer.close();
@@ -132,7 +132,7 @@ impl Endpoint for ExecPartner {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         match self.reader.next(now)? {
             // The flow ends with the program, which may close its output earlier.
             Next::End if !has_ended(&mut self.program, &self.name)? => Ok(Next::Nothing),
@@ -140,12 +140,7 @@ impl Endpoint for ExecPartner {
         }
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;

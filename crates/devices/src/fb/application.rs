@@ -4,7 +4,8 @@ use super::layout::Layout;
 use crate::bgrx::{self, PIXEL_BYTES, Update};
 use crate::flows::{Endpoint, FlowPartner};
 use contract::{
-    Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PullSlot, Pushed, Readiness,
+    Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PartnerResult, PullSlot, Pushed,
+    Readiness,
 };
 use std::os::fd::OwnedFd;
 use wire::formats::video::{PixelFormat, Rectangle};
@@ -24,7 +25,7 @@ impl ApplicationPartner {
         FlowPartner::new(partner, None, Some(Format::Video))
     }
 
-    fn show(&mut self, body: &Body) -> Result<(), PartnerError> {
+    fn show(&mut self, body: &Body) -> PartnerResult {
         let (update, pixels) = bgrx::read(body).map_err(PartnerError::Message)?;
         let parts = match update {
             Update::Frame(width, height) => vec![Rectangle { x: 0, y: 0, width, height }],
@@ -86,12 +87,7 @@ impl Endpoint for ApplicationPartner {
         }
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(vec![

@@ -8,7 +8,7 @@ use crate::flows::{Endpoint, FlowPartner};
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, PartnerError,
-    PullSlot, Readiness, Time,
+    PartnerResult, PullSlot, Readiness, Time,
 };
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl DevicePartner {
     }
 
     /// Reads all pixels.
-    fn read(&self) -> Result<Bytes, PartnerError> {
+    fn read(&self) -> PartnerResult<Bytes> {
         let mut pixels = self.pool.take();
         let mut done = 0;
         while done < pixels.len() {
@@ -117,17 +117,17 @@ fn find_changes(geometry: &Geometry, prev: &[u8], current: &[u8], damage: &mut D
 }
 
 impl Endpoint for DevicePartner {
-    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.last = None;
         Ok(())
     }
 
-    fn closed(&mut self, _direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, _direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         *slot = PullSlot::default();
         Ok(())
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if self.next_at > now {
             return Ok(Next::Nothing);
         }
@@ -162,12 +162,7 @@ impl Endpoint for DevicePartner {
         Ok(Next::Message(Message::new(now, body)))
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot => {

@@ -11,7 +11,9 @@
 use super::scan::{self, Image, Scanner};
 use crate::pace::{Pace, RATE_DEFAULT};
 use crate::stream::{Channel, MessageReader};
-use contract::{Body, Bytes, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
+use contract::{
+    Body, Bytes, CtlReply, Interest, Message, Next, PartnerError, PartnerResult, Readiness, Time,
+};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header, PixelFormat};
@@ -84,7 +86,7 @@ impl Reader {
 
     /// Searches the buffer for an image, and reads once if there is none. Returns `false` if the stream has no bytes
     /// now.
-    fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
+    fn advance(&mut self, now: Time) -> PartnerResult<bool> {
         if matches!(self.state, State::Lost) {
             if scan::skip_to_image(&mut self.buffer) {
                 self.state = State::Search;
@@ -105,7 +107,7 @@ impl Reader {
         self.read()
     }
 
-    fn skip_padding(&mut self) -> Result<(), PartnerError> {
+    fn skip_padding(&mut self) -> PartnerResult {
         let padding = scan::padding(&self.buffer);
         self.buffer.drain(..padding);
         self.padding_bytes += padding;
@@ -115,7 +117,7 @@ impl Reader {
         }
     }
 
-    fn take_image(&mut self, image: Image, now: Time) -> Result<(), PartnerError> {
+    fn take_image(&mut self, image: Image, now: Time) -> PartnerResult {
         let rest = self.buffer.split_off(image.length);
         let bytes = Bytes::from(std::mem::replace(&mut self.buffer, rest));
         let geometry = Geometry::new(PixelFormat::Mjpeg, image.width.into(), image.height.into())
@@ -128,7 +130,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read(&mut self) -> Result<bool, PartnerError> {
+    fn read(&mut self) -> PartnerResult<bool> {
         let prev_len = self.buffer.len();
         self.buffer.resize(prev_len + READ_BYTES, 0);
         let read = self.channel.read(&mut self.buffer[prev_len..]);
@@ -161,7 +163,7 @@ impl Reader {
 }
 
 impl MessageReader for Reader {
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         for _ in 0..READS_MAX {
             match std::mem::replace(&mut self.state, State::Search) {
                 State::Due(body, due) if due <= now => return Ok(Next::Message(Message::new(due, body))),
@@ -201,11 +203,11 @@ impl MessageReader for Reader {
     }
 
     /// Saves the fact that bytes were read. The value itself has no meaning.
-    fn save_state(&self) -> Result<CtlReply, PartnerError> {
+    fn save_state(&self) -> PartnerResult<CtlReply> {
         Ok(if self.bytes > 0 { CtlReply::Bytes(scan::IMAGE.into()) } else { CtlReply::Pending })
     }
 
-    fn restore_state(&mut self, _saved: &[u8]) -> Result<CtlReply, PartnerError> {
+    fn restore_state(&mut self, _saved: &[u8]) -> PartnerResult<CtlReply> {
         self.state = State::Lost;
         Ok(CtlReply::Done)
     }

@@ -2,7 +2,7 @@
 
 use crate::pixels;
 use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
-use contract::{Body, CtlReply, Message, PartnerError, Pushed, Readiness};
+use contract::{Body, CtlReply, Message, PartnerError, PartnerResult, Pushed, Readiness};
 use wire::formats::video::PixelFormat;
 
 /// Writes images unchanged.
@@ -35,7 +35,7 @@ impl MessageWriter for Writer {
         }
     }
 
-    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> PartnerResult<CtlReply> {
         self.writer.flush()
     }
 
@@ -43,11 +43,11 @@ impl MessageWriter for Writer {
         self.writer.pending()
     }
 
-    fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+    fn finish(&mut self) -> PartnerResult<CtlReply> {
         self.writer.finish()
     }
 
-    fn close(&mut self) -> Result<(), PartnerError> {
+    fn close(&mut self) -> PartnerResult {
         self.writer.close()
     }
 

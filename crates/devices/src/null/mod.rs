@@ -8,7 +8,8 @@ use crate::plain;
 use crate::stream::now;
 use contract::{
     Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message,
-    ModuleEntry, Next, Opened, Partner, PartnerError, PullSlot, Pushed, Readiness, Report, Role, Time,
+    ModuleEntry, Next, Opened, Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report,
+    Role, Time,
 };
 
 /// The class `null`.
@@ -95,17 +96,12 @@ impl Endpoint for NullPartner {
         Ok(Pushed::Taken)
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         self.has_ended = true;
         Ok(Next::End)
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Report => Ok(CtlReply::Report(self.arrivals.report())),

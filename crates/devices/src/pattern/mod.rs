@@ -13,7 +13,7 @@ use buffers::Pool;
 use contract::{
     Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass, FlowKey,
     FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options, Partner,
-    PartnerError, PullSlot, Pushed, Readiness, Report, Role, Time, local,
+    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -261,12 +261,12 @@ impl Source {
 }
 
 impl Endpoint for Source {
-    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, _template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.start.get_or_insert_with(now);
         Ok(())
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if std::mem::take(&mut self.needs_snapshot)
             && let Some(body) = self.generator.snapshot(self.generated)
         {
@@ -285,12 +285,7 @@ impl Endpoint for Source {
         Ok(Next::Message(Message::new(created, body)))
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Snapshot if self.format == Format::Motion => {
@@ -392,12 +387,7 @@ impl Endpoint for Checker {
         Ok(Pushed::Taken)
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {

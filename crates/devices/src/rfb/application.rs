@@ -19,8 +19,8 @@ use crate::stream::now;
 use buffers::{Ring, RingFull};
 use bytes::BytesMut;
 use contract::{
-    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError, PullSlot,
-    Pushed, Readiness, Time,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PartnerResult, PullSlot, Pushed, Readiness, Time,
 };
 use rustix::net::{SocketFlags, accept_with, sockopt};
 use std::collections::VecDeque;
@@ -162,14 +162,14 @@ impl ServerPartner {
 }
 
 impl Endpoint for ServerPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             self.set_wants_events(true);
         }
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
         if direction == Direction::Out {
             self.set_wants_events(false);
         }
@@ -202,7 +202,7 @@ impl Endpoint for ServerPartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         let shared = &self.shared;
         let popped = shared.events.pop().or_else(|| {
             // Clear the wakeup before the second attempt: an event that arrives after the attempt signals it again.
@@ -220,12 +220,7 @@ impl Endpoint for ServerPartner {
         })
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             // The thread sends without a flush.
             Ctl::Flush => Ok(CtlReply::Done),

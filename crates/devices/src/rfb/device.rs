@@ -7,7 +7,7 @@ use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PullSlot, Pushed, Readiness, Time,
+    PartnerResult, PullSlot, Pushed, Readiness, Time,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -107,7 +107,7 @@ impl DevicePartner {
     }
 
     /// Sends the output. Returns whether all of it was sent.
-    fn write(&mut self) -> Result<bool, PartnerError> {
+    fn write(&mut self) -> PartnerResult<bool> {
         while !self.client.output.is_empty() {
             match sys::net::send(&self.socket, &[IoSlice::new(&self.client.output)]) {
                 Ok(count) => drop(self.client.output.drain(..count)),
@@ -118,7 +118,7 @@ impl DevicePartner {
         Ok(true)
     }
 
-    fn next_message(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next_message(&mut self, now: Time) -> PartnerResult<Next> {
         loop {
             if let Some(message) = self.take_due(now) {
                 return Ok(Next::Message(message));
@@ -154,7 +154,7 @@ impl DevicePartner {
     }
 
     /// Reads from the socket once. Returns whether there were any bytes.
-    fn read(&mut self) -> Result<bool, PartnerError> {
+    fn read(&mut self) -> PartnerResult<bool> {
         self.client.ask();
         self.write()?;
         if self.client.output.len() > UNREAD_BYTES_MAX {
@@ -258,7 +258,7 @@ impl DevicePartner {
 }
 
 impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             // The reader of a flow that is opened again does not have the picture.
             self.due = Due::ALL;
@@ -284,18 +284,13 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         let next = self.next_message(now);
         self.may_have_event = matches!(next, Ok(Next::Message(_)));
         next
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending }),
             Ctl::Neutral => {

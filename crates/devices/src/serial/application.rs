@@ -11,7 +11,7 @@ use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -132,7 +132,7 @@ impl Terminal {
     }
 
     /// Reads the settings, notes a change, and updates EXTPROC. `is_regular`: a regular check.
-    fn check_settings(&mut self, is_regular: bool) -> Result<(), PartnerError> {
+    fn check_settings(&mut self, is_regular: bool) -> PartnerResult {
         let mut termios = self.termios()?;
         let settings = Settings::from_pty(&termios);
         if settings != self.known {
@@ -154,12 +154,12 @@ impl Terminal {
         Ok(())
     }
 
-    fn termios(&self) -> Result<Termios, PartnerError> {
+    fn termios(&self) -> PartnerResult<Termios> {
         tcgetattr(&self.slave).map_err(|error| self.line.error("reading the settings of", error))
     }
 
     /// Reads once. Returns false if there was nothing.
-    fn read(&mut self) -> Result<bool, PartnerError> {
+    fn read(&mut self) -> PartnerResult<bool> {
         match self.line.buffer.read(&self.line.channel) {
             Ok(0) => return Err(PartnerError::Gone(self.line.name.clone())),
             Ok(_) => {}
@@ -180,7 +180,7 @@ impl Terminal {
     }
 
     /// Sets the terminal to the port's actual settings.
-    fn show_settings(&mut self, settings: &Settings) -> Result<(), PartnerError> {
+    fn show_settings(&mut self, settings: &Settings) -> PartnerResult {
         self.check_settings(false)?;
         if self.change.is_some() {
             // The application has made a newer change.
@@ -198,7 +198,7 @@ impl Terminal {
     }
 
     /// Returns true if applications have read all data (see [`DRAIN_INTERVAL`]).
-    fn is_drained(&mut self) -> Result<bool, PartnerError> {
+    fn is_drained(&mut self) -> PartnerResult<bool> {
         let last = self.draining.unwrap_or(Draining { check_at: Time::ZERO, was_empty: false });
         if now() < last.check_at {
             return Ok(false);
@@ -211,7 +211,7 @@ impl Terminal {
 }
 
 impl Endpoint for Terminal {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.line.opened(template);
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Endpoint for Terminal {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if now >= self.check_at {
             self.check_at = now.after(CHECK_INTERVAL);
             self.check_settings(true)?;
@@ -256,12 +256,7 @@ impl Endpoint for Terminal {
         }
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => match self.line.write()? {
                 true => Ok(CtlReply::Done),

@@ -13,7 +13,7 @@ use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
@@ -67,7 +67,7 @@ impl Port {
     }
 
     /// Writes pending data, then sets pending settings once the data are sent. Returns true if nothing is pending.
-    fn advance(&mut self, now: Time) -> Result<bool, PartnerError> {
+    fn advance(&mut self, now: Time) -> PartnerResult<bool> {
         if !self.line.write()? {
             return Ok(false);
         }
@@ -82,7 +82,7 @@ impl Port {
     }
 
     /// Sets the port and reads the result back.
-    fn set(&mut self, settings: &Settings) -> Result<(), PartnerError> {
+    fn set(&mut self, settings: &Settings) -> PartnerResult {
         let mut termios = tcgetattr(&self.line.channel)
             .map_err(|error| self.line.error("reading the settings of", error))?;
         let refused = settings
@@ -128,7 +128,7 @@ fn is_sent(channel: &Channel, change: &mut PendingChange, now: Time) -> bool {
 }
 
 impl Endpoint for Port {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.line.opened(template);
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Endpoint for Port {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if self.line.sends_settings()
             && let Some(settings) = self.actual.take()
         {
@@ -172,12 +172,7 @@ impl Endpoint for Port {
         }
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => match self.advance(now())? {
                 true => Ok(CtlReply::Done),

@@ -2,7 +2,7 @@
 
 use super::message::SerialMessage;
 use crate::stream::{Channel, PendingWrite, ReadBuffer};
-use contract::{Body, Direction, FlowTemplate, Format, Message, PartnerError, Report};
+use contract::{Body, Direction, FlowTemplate, Format, Message, PartnerError, PartnerResult, Report};
 use rustix::io::Errno;
 
 /// Size of a read buffer: the size of the kernel's line buffer (`N_TTY_BUF_SIZE`).
@@ -63,7 +63,7 @@ impl Line {
     }
 
     /// Writes as many pending bytes as there is room for. Returns true if none are left.
-    pub(crate) fn write(&mut self) -> Result<bool, PartnerError> {
+    pub(crate) fn write(&mut self) -> PartnerResult<bool> {
         match self.pending.write(&self.channel) {
             Ok(count) => {
                 self.written_bytes += count as u64;
@@ -74,7 +74,7 @@ impl Line {
     }
 
     /// Decodes a pushed message.
-    pub(crate) fn decode(&self, message: &Message) -> Result<SerialMessage, PartnerError> {
+    pub(crate) fn decode(&self, message: &Message) -> PartnerResult<SerialMessage> {
         match self.into {
             Encoding::Messages => SerialMessage::parse(&message.body)
                 .map_err(|error| PartnerError::Message(format!("for {}: {error}", self.name))),

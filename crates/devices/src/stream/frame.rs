@@ -1,6 +1,9 @@
 //! Framing: converts a byte stream to messages and back. Sans-IO.
 
-use contract::{Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, Time, Value, local, parse_value};
+use contract::{
+    Body, Bytes, Message, OptionKind, OptionSpec, PartnerError, PartnerResult, Time, Value, local,
+    parse_value,
+};
 use wire::Container;
 
 /// Framing of a byte stream.
@@ -108,7 +111,7 @@ impl Deframer {
 
     /// Returns the next complete message. Its creation time is `now` unless the framing carries one. After the last
     /// message before a fault, returns the fault on every call.
-    pub(crate) fn next(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
+    pub(crate) fn next(&mut self, now: Time) -> PartnerResult<Option<Message>> {
         let Some(bytes) = self.complete.take().and_then(|length| self.held.split_off_front(length)) else {
             return self.fault.clone().map_or(Ok(None), |fault| Err(PartnerError::Peer(fault)));
         };
@@ -119,7 +122,7 @@ impl Deframer {
 
     /// Returns the last messages after the end of the stream. The last line may lack its newline; a truncated container
     /// is an error.
-    pub(crate) fn end(&mut self, now: Time) -> Result<Option<Message>, PartnerError> {
+    pub(crate) fn end(&mut self, now: Time) -> PartnerResult<Option<Message>> {
         match self.next(now)? {
             Some(message) => Ok(Some(message)),
             None if self.held.is_empty() => Ok(None),
@@ -183,7 +186,7 @@ impl Deframer {
 }
 
 /// Converts a message to the bytes of a stream.
-pub(crate) fn enframe(frame: Frame, message: Message) -> Result<Body, PartnerError> {
+pub(crate) fn enframe(frame: Frame, message: Message) -> PartnerResult<Body> {
     let mut body = message.body;
     match frame {
         Frame::Chunk(_) => {}

@@ -24,7 +24,7 @@ pub(crate) use writer::StreamWriter;
 use crate::flows::{Endpoint, FlowPartner};
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message, Next, PartnerError,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -228,7 +228,7 @@ pub(crate) fn now() -> Time {
 /// The half of a partner that messages are pulled out of.
 pub(crate) trait MessageReader: Send {
     /// Returns the next message.
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError>;
+    fn next(&mut self, now: Time) -> PartnerResult<Next>;
 
     /// Returns the readiness for [`MessageReader::next`].
     fn readiness(&self) -> Readiness<'_>;
@@ -240,12 +240,12 @@ pub(crate) trait MessageReader: Send {
     fn ahead(&self) -> u64;
 
     /// Performs [`RecoveryCtl::SaveState`].
-    fn save_state(&self) -> Result<CtlReply, PartnerError> {
+    fn save_state(&self) -> PartnerResult<CtlReply> {
         Err(UNSUPPORTED)
     }
 
     /// Performs [`RecoveryCtl::RestoreState`].
-    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
+    fn restore_state(&mut self, state: &[u8]) -> PartnerResult<CtlReply> {
         let _ = state;
         Err(UNSUPPORTED)
     }
@@ -259,7 +259,7 @@ pub(crate) trait MessageWriter: Send {
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
     /// Writes pending bytes.
-    fn flush(&mut self) -> Result<CtlReply, PartnerError>;
+    fn flush(&mut self) -> PartnerResult<CtlReply>;
 
     /// Returns the pending write, if another process can resume it.
     fn pending(&mut self) -> Option<&mut PendingWrite> {
@@ -267,7 +267,7 @@ pub(crate) trait MessageWriter: Send {
     }
 
     /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
-    fn resume_write(&mut self, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn resume_write(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match (self.pending(), operation) {
             (Some(pending), Ctl::Recovery(RecoveryCtl::PartialWrite)) => Ok(pending.partial_write()),
             (Some(pending), Ctl::Recovery(RecoveryCtl::Skip(bytes))) => {
@@ -279,10 +279,10 @@ pub(crate) trait MessageWriter: Send {
     }
 
     /// Writes pending bytes, then ends the stream for its reader.
-    fn finish(&mut self) -> Result<CtlReply, PartnerError>;
+    fn finish(&mut self) -> PartnerResult<CtlReply>;
 
     /// Releases the stream. Returns an error if bytes stay unwritten.
-    fn close(&mut self) -> Result<(), PartnerError>;
+    fn close(&mut self) -> PartnerResult;
 
     /// Returns the readiness for [`MessageWriter::push`].
     fn readiness(&self) -> Readiness<'_>;
@@ -294,12 +294,12 @@ pub(crate) trait MessageWriter: Send {
     fn disk_full(&self) -> u64;
 
     /// Performs [`RecoveryCtl::SaveState`].
-    fn save_state(&self) -> Result<CtlReply, PartnerError> {
+    fn save_state(&self) -> PartnerResult<CtlReply> {
         Err(UNSUPPORTED)
     }
 
     /// Performs [`RecoveryCtl::RestoreState`].
-    fn restore_state(&mut self, state: &[u8]) -> Result<CtlReply, PartnerError> {
+    fn restore_state(&mut self, state: &[u8]) -> PartnerResult<CtlReply> {
         let _ = state;
         Err(UNSUPPORTED)
     }
@@ -329,7 +329,7 @@ impl<R: MessageReader, W: MessageWriter> StreamPartner<R, W> {
 }
 
 impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
         match (direction, &mut self.writer) {
             (Direction::In, Some(writer)) => writer.close(),
             _ => Ok(()),
@@ -343,16 +343,11 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         self.reader.as_mut().map_or(Err(UNSUPPORTED), |reader| reader.next(now))
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::flush),
             Ctl::Finish => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::finish),

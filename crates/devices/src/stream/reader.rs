@@ -1,7 +1,7 @@
 //! The reading half of a stream: bytes to messages.
 
 use super::{Channel, Deframer, Frame, Framing, MessageReader, ReadBuffer};
-use contract::{Interest, Next, PartnerError, Readiness, Time};
+use contract::{Interest, Next, PartnerError, PartnerResult, Readiness, Time};
 use rustix::io::Errno;
 
 /// Size of a read buffer for lines and containers.
@@ -52,7 +52,7 @@ impl StreamReader {
     }
 
     /// Reads once. Returns true if there was data or the end.
-    fn read(&mut self) -> Result<bool, PartnerError> {
+    fn read(&mut self) -> PartnerResult<bool> {
         let fresh = match self.buffer.read(&self.channel) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
@@ -74,7 +74,7 @@ impl StreamReader {
 }
 
 impl MessageReader for StreamReader {
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         for _ in 0..READS_MAX {
             if let Some(message) = self.deframer.next(now)? {
                 return Ok(Next::Message(message));

@@ -2,7 +2,7 @@
 
 use super::frame::enframe;
 use super::{Channel, Framing, MessageWriter, PendingWrite, now};
-use contract::{CtlReply, Interest, Message, PartnerError, Pushed, Readiness, Time};
+use contract::{CtlReply, Interest, Message, PartnerError, PartnerResult, Pushed, Readiness, Time};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl StreamWriter {
     }
 
     /// Writes as many pending bytes as there is room for. Returns true if none are left.
-    fn write(&mut self) -> Result<bool, PartnerError> {
+    fn write(&mut self) -> PartnerResult<bool> {
         let Some(channel) = &self.channel else {
             return Err(PartnerError::Unsupported("a push after the flow was finished"));
         };
@@ -105,7 +105,7 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> PartnerResult<CtlReply> {
         if self.channel.is_none() {
             return Ok(CtlReply::Done);
         }
@@ -116,7 +116,7 @@ impl MessageWriter for StreamWriter {
         Some(&mut self.pending)
     }
 
-    fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+    fn finish(&mut self) -> PartnerResult<CtlReply> {
         if let CtlReply::Pending = self.flush()? {
             return Ok(CtlReply::Pending);
         }
@@ -136,7 +136,7 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn close(&mut self) -> Result<(), PartnerError> {
+    fn close(&mut self) -> PartnerResult {
         let reply = self.flush();
         let left = std::mem::take(&mut self.pending).left();
         match reply? {

@@ -14,7 +14,7 @@ use crate::stream::now;
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::io;
@@ -120,7 +120,7 @@ impl Camera {
     }
 
     /// Turns the camera on. Returns `false` if it is busy.
-    fn start(&mut self, now: Time) -> Result<bool, PartnerError> {
+    fn start(&mut self, now: Time) -> PartnerResult<bool> {
         if self.busy.is_some_and(|busy| now < busy.retry_at) {
             return Ok(false);
         }
@@ -179,7 +179,7 @@ impl Camera {
     }
 
     /// Restarts the camera after the driver stopped it: the source has a new size, or there was an error.
-    fn restart(&mut self, error: io::Error) -> Result<(), PartnerError> {
+    fn restart(&mut self, error: io::Error) -> PartnerResult {
         self.restarts += 1;
         if self.restarts > RESTARTS_MAX {
             return Err(self.error("reading", error));
@@ -231,7 +231,7 @@ impl Camera {
         memory.freeze().slice(..bytes)
     }
 
-    fn set(&mut self, settings: &[Setting]) -> Result<(), PartnerError> {
+    fn set(&mut self, settings: &[Setting]) -> PartnerResult {
         for Setting { id, value } in settings {
             let control = self.properties.controls.iter().find(|control| control.info.id == *id);
             let result = match control {
@@ -277,13 +277,13 @@ impl Drop for Camera {
 }
 
 impl Endpoint for Camera {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.is_idle = false;
         self.is_out_open |= template.direction == Direction::Out;
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         if direction == Direction::Out {
             self.is_out_open = false;
             *slot = PullSlot::default();
@@ -310,7 +310,7 @@ impl Endpoint for Camera {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if !self.is_wanted() || self.queue.is_none() && !self.start(now)? {
             return Ok(Next::Nothing);
         }
@@ -330,12 +330,7 @@ impl Endpoint for Camera {
         Ok(Next::Nothing)
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        _slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             // The neutral state of a camera keeps its settings.
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),

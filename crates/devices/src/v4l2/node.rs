@@ -10,7 +10,7 @@ use crate::pixels;
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -134,7 +134,7 @@ impl NodePartner {
     }
 
     /// Writes a picture to the node. Returns `false` if the node is busy.
-    fn write_picture(&mut self, body: &Body) -> Result<bool, PartnerError> {
+    fn write_picture(&mut self, body: &Body) -> PartnerResult<bool> {
         let (pictures, bytes) = pixels::picture(body).map_err(PartnerError::Message)?;
         let target = match self.target {
             Some(target) => target,
@@ -158,7 +158,7 @@ impl NodePartner {
     }
 
     /// Returns the picture in the node's format; the same bytes, if it has that format already.
-    fn fitted(&mut self, from: &Geometry, bytes: Bytes, to: &Geometry) -> Result<Bytes, PartnerError> {
+    fn fitted(&mut self, from: &Geometry, bytes: Bytes, to: &Geometry) -> PartnerResult<Bytes> {
         let layout =
             |geometry: &Geometry| (geometry.pixels(), geometry.width(), geometry.height(), geometry.stride());
         if layout(from) == layout(to) {
@@ -250,14 +250,14 @@ impl Drop for NodePartner {
 }
 
 impl Endpoint for NodePartner {
-    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             self.queue_state(slot);
         }
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
         if direction == Direction::In {
             self.set_repeat(true);
         }
@@ -272,18 +272,13 @@ impl Endpoint for NodePartner {
         }
     }
 
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         self.queue_wanted();
         let message = |update: Update| Next::Message(Message::new(now, update.to_bytes()));
         Ok(self.updates.pop_front().map_or(Next::Nothing, message))
     }
 
-    fn ctl(
-        &mut self,
-        _flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => Ok(CtlReply::Done),
             Ctl::Neutral => {

@@ -9,7 +9,7 @@ use super::window::{PacketOutcome, ShowOutcome, Window};
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
     Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PullSlot, Pushed, Readiness, Time,
+    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -236,12 +236,12 @@ impl WindowPartner {
 }
 
 impl Endpoint for WindowPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         self.is_out_open |= template.direction == Direction::Out;
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         if direction == Direction::Out {
             self.is_out_open = false;
             self.events.clear();
@@ -267,16 +267,11 @@ impl Endpoint for WindowPartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         self.next_message().map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(
-        &mut self,
-        flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => {}
             Ctl::Snapshot => {

@@ -11,7 +11,7 @@ use super::layout::LayoutQuery;
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
     Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    PartnerError, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -218,14 +218,14 @@ impl Drop for DevicePartner {
 }
 
 impl Endpoint for DevicePartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
         if template.direction == Direction::Out {
             self.capture.request_whole();
         }
         Ok(())
     }
 
-    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> Result<(), PartnerError> {
+    fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
         match direction {
             Direction::Out => {
                 self.ready.clear();
@@ -257,16 +257,11 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn next(&mut self, _now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
         self.next_message().map_err(|error| partner_error(&self.name, error))
     }
 
-    fn ctl(
-        &mut self,
-        flow: FlowKey,
-        operation: Ctl<'_>,
-        slot: &mut PullSlot,
-    ) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush | Ctl::Finish => {}
             Ctl::Snapshot => {

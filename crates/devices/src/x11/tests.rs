@@ -5,7 +5,7 @@ use super::connect;
 use super::display::{SETUP_TIMEOUT, wait_reply};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pull, Pulled, Pushed, Role, Time,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Role, Time,
 };
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -189,7 +189,7 @@ struct Viewer {
 
 impl Viewer {
     /// Pushes a message, as soon as the partner has room for it.
-    fn show(&mut self, body: Vec<u8>) -> Result<(), PartnerError> {
+    fn show(&mut self, body: Vec<u8>) -> PartnerResult {
         let deadline = Instant::now() + WATCHDOG;
         let mut message = Message::new(Time(1), body);
         loop {
@@ -314,7 +314,7 @@ impl Device {
     }
 
     /// Pulls a message, or waits for one.
-    fn step(&mut self) -> Result<(), PartnerError> {
+    fn step(&mut self) -> PartnerResult {
         if let Pulled::Message(_, message) = self.partner.pull(self.out, Pull::Yours)? {
             self.screen.take(message);
             return Ok(());

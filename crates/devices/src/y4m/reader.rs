@@ -14,7 +14,7 @@ use super::header::{self, FRAME_LINE};
 use crate::pace::{Pace, RATE_DEFAULT};
 use crate::stream::{Channel, MessageReader};
 use buffers::{Lease, Pool};
-use contract::{Body, CtlReply, Interest, Message, Next, PartnerError, Readiness, Time};
+use contract::{Body, CtlReply, Interest, Message, Next, PartnerError, PartnerResult, Readiness, Time};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use wire::formats::video::{Geometry, Header};
@@ -75,7 +75,7 @@ impl Reader {
     }
 
     /// Processes the first line.
-    fn handle_header(&mut self, line: &[u8]) -> Result<(), PartnerError> {
+    fn handle_header(&mut self, line: &[u8]) -> PartnerResult {
         let geometry = header::parse(line).map_err(|problem| self.wrong(problem))?;
         // The header of each picture has the actual rate.
         let geometry = match self.rate_hz.filter(|rate_hz| *rate_hz > 0.0) {
@@ -97,7 +97,7 @@ impl Reader {
     }
 
     /// Advances from `state` by one step, with at most one read. Returns `false` if the stream has no bytes now.
-    fn advance(&mut self, state: State, now: Time) -> Result<bool, PartnerError> {
+    fn advance(&mut self, state: State, now: Time) -> PartnerResult<bool> {
         match state {
             State::Due(..) | State::Ended => self.state = state,
             State::Lost => return self.search_frame(),
@@ -140,7 +140,7 @@ impl Reader {
     }
 
     /// Searches for the next frame after a restart within a frame.
-    fn search_frame(&mut self) -> Result<bool, PartnerError> {
+    fn search_frame(&mut self) -> PartnerResult<bool> {
         if self.lines.skip_to_frame() {
             self.state = State::FrameLine;
             return Ok(true);
@@ -153,7 +153,7 @@ impl Reader {
         self.count_read(read)
     }
 
-    fn read_pixels(&mut self, mut picture: Lease, filled: usize) -> Result<bool, PartnerError> {
+    fn read_pixels(&mut self, mut picture: Lease, filled: usize) -> PartnerResult<bool> {
         let read = self.channel.read(&mut picture[filled..]);
         let count = match read {
             Ok(0) => {
@@ -168,7 +168,7 @@ impl Reader {
     }
 
     /// Reads in search of a line's end. The stream may end only where the line before a frame would begin.
-    fn read_line(&mut self, is_header: bool) -> Result<bool, PartnerError> {
+    fn read_line(&mut self, is_header: bool) -> PartnerResult<bool> {
         let read = self.lines.read(&self.channel);
         if read != Ok(0) {
             return self.count_read(read);
@@ -193,7 +193,7 @@ impl Reader {
     }
 
     /// Counts the bytes of a read. Returns `false` if there were none.
-    fn count_read(&mut self, read: rustix::io::Result<usize>) -> Result<bool, PartnerError> {
+    fn count_read(&mut self, read: rustix::io::Result<usize>) -> PartnerResult<bool> {
         match read {
             Ok(count) => {
                 self.bytes += count as u64;
@@ -206,7 +206,7 @@ impl Reader {
 }
 
 impl MessageReader for Reader {
-    fn next(&mut self, now: Time) -> Result<Next, PartnerError> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         for _ in 0..STEPS_MAX {
             match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => return Ok(Next::End),
@@ -252,12 +252,12 @@ impl MessageReader for Reader {
     }
 
     /// Saves the first line, which cannot be read again from a FIFO.
-    fn save_state(&self) -> Result<CtlReply, PartnerError> {
+    fn save_state(&self) -> PartnerResult<CtlReply> {
         let line = self.geometry.as_ref().and_then(header::emit);
         Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
     }
 
-    fn restore_state(&mut self, saved: &[u8]) -> Result<CtlReply, PartnerError> {
+    fn restore_state(&mut self, saved: &[u8]) -> PartnerResult<CtlReply> {
         self.handle_header(saved.trim_ascii_end())?;
         self.state = State::Lost;
         Ok(CtlReply::Done)

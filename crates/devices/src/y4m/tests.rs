@@ -6,7 +6,7 @@ use crate::stream::now;
 use crate::stream::tests::{open, partner_on, read_available};
 use contract::{
     Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message,
-    Partner, PartnerError, Pull, Pulled, Pushed, RecoveryCtl, Role, Time,
+    Partner, PartnerResult, Pull, Pulled, Pushed, RecoveryCtl, Role, Time,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -109,7 +109,7 @@ fn an_application_conforms() {
 }
 
 /// Returns all messages of a device that reads a file.
-fn read(spec: &str) -> Result<Vec<Message>, PartnerError> {
+fn read(spec: &str) -> PartnerResult<Vec<Message>> {
     let mut partner = open(spec, Role::Device);
     let key = partner.open(&template(Direction::Out), &Attributes::default())?;
     let mut messages = Vec::new();

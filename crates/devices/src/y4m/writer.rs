@@ -4,7 +4,7 @@ use super::header::{self, FRAME_LINE};
 use crate::pixels;
 use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
 use buffers::Pool;
-use contract::{Body, Bytes, CtlReply, Message, PartnerError, Pushed, Readiness};
+use contract::{Body, Bytes, CtlReply, Message, PartnerError, PartnerResult, Pushed, Readiness};
 use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
 
 /// The number of picture buffers that are recycled.
@@ -28,7 +28,7 @@ impl Writer {
     }
 
     /// Writes the first line. Returns whether all of it is written.
-    fn write_first_line(&mut self, geometry: &Geometry, first: &Message) -> Result<bool, PartnerError> {
+    fn write_first_line(&mut self, geometry: &Geometry, first: &Message) -> PartnerResult<bool> {
         let problem = || PartnerError::Message("YUV4MPEG2 does not support this pixel format".into());
         let line = header::emit(geometry).ok_or_else(problem)?;
         let line = Message::new(first.created, Body::from(Bytes::from(line)));
@@ -147,27 +147,27 @@ impl MessageWriter for Writer {
     }
 
     /// Saves the first line, which must not be written twice.
-    fn save_state(&self) -> Result<CtlReply, PartnerError> {
+    fn save_state(&self) -> PartnerResult<CtlReply> {
         let line = self.geometry.as_ref().and_then(header::emit);
         Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
     }
 
-    fn restore_state(&mut self, saved: &[u8]) -> Result<CtlReply, PartnerError> {
+    fn restore_state(&mut self, saved: &[u8]) -> PartnerResult<CtlReply> {
         let geometry = header::parse(saved.trim_ascii_end());
         self.geometry = Some(geometry.map_err(PartnerError::Message)?);
         self.has_first_line = true;
         Ok(CtlReply::Done)
     }
 
-    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> PartnerResult<CtlReply> {
         self.writer.flush()
     }
 
-    fn finish(&mut self) -> Result<CtlReply, PartnerError> {
+    fn finish(&mut self) -> PartnerResult<CtlReply> {
         self.writer.finish()
     }
 
-    fn close(&mut self) -> Result<(), PartnerError> {
+    fn close(&mut self) -> PartnerResult {
         self.writer.close()
     }
 

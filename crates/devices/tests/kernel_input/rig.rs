@@ -3,7 +3,7 @@
 
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceClass, DeviceSpec, Direction, FlowClass, FlowKey,
-    FlowTemplate, Format, Message, Opened, Options, Partner, PartnerError, Pull, Pulled, Pushed, Role,
+    FlowTemplate, Format, Message, Opened, Options, Partner, PartnerResult, Pull, Pulled, Pushed, Role,
 };
 use devices::evdev::{Evdev, Properties, Uinput};
 use rustix::fs::{Mode, OFlags};
@@ -246,7 +246,7 @@ impl End {
         End { partner, out, into }
     }
 
-    pub(crate) fn pull(&mut self) -> Result<Option<Message>, PartnerError> {
+    pub(crate) fn pull(&mut self) -> PartnerResult<Option<Message>> {
         match self.partner.pull(self.out.unwrap(), Pull::Yours)? {
             Pulled::Message(_, message) => Ok(Some(message)),
             Pulled::Nothing => Ok(None),

@@ -12,7 +12,7 @@ use super::config::ConnectionConfig;
 use super::connection::without_scope;
 use super::ids::AnyIds;
 use bytes::BytesMut;
-use contract::PartnerError;
+use contract::{PartnerError, PartnerResult};
 use quinn_proto::{DatagramEvent, Endpoint};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct AddressValidator {
 
 impl AddressValidator {
     /// Creates the check for connections to this server.
-    pub fn new(config: &ConnectionConfig) -> Result<AddressValidator, PartnerError> {
+    pub fn new(config: &ConnectionConfig) -> PartnerResult<AddressValidator> {
         let mut endpoint = config.endpoint().map_err(|error| PartnerError::os("setting up QUIC", error))?;
         endpoint.cid_generator(|| Box::new(AnyIds::new())).min_reset_interval(Duration::ZERO);
         let server = match config {

@@ -16,7 +16,7 @@ use super::ack_bypass::{self, AckMonitor};
 use super::config::ConnectionConfig;
 use crate::socket;
 use bytes::BytesMut;
-use contract::{Interest, PartnerError, Readiness, Time};
+use contract::{Interest, PartnerError, PartnerResult, Readiness, Time};
 use quinn_proto::{
     Connection, ConnectionError, ConnectionHandle, DatagramEvent, Endpoint, Event, Side, StreamEvent,
     Transmit, TransportErrorCode, VarInt,
@@ -132,7 +132,7 @@ pub struct QuicConnection {
 
 impl QuicConnection {
     /// Starts a connection over `socket`, which is connected to the peer.
-    pub fn new(socket: OwnedFd, config: ConnectionConfig) -> Result<QuicConnection, PartnerError> {
+    pub fn new(socket: OwnedFd, config: ConnectionConfig) -> PartnerResult<QuicConnection> {
         let failed = |error| PartnerError::os("setting up QUIC", error);
         let name = peer_of(&socket)?.to_string();
         let begun = Instant::now();
@@ -206,11 +206,11 @@ impl QuicConnection {
     }
 
     /// Adds the path of this connected socket and migrates to it.
-    pub fn add_path(&mut self, socket: OwnedFd) -> Result<(), PartnerError> {
+    pub fn add_path(&mut self, socket: OwnedFd) -> PartnerResult {
         self.add_path_at(socket, Instant::now())
     }
 
-    pub(super) fn add_path_at(&mut self, socket: OwnedFd, now: Instant) -> Result<(), PartnerError> {
+    pub(super) fn add_path_at(&mut self, socket: OwnedFd, now: Instant) -> PartnerResult {
         let path = Path::new(socket, now)?;
         if self.paths.len() == PATHS_MAX {
             // The path in use stays until another is in use.
@@ -592,7 +592,7 @@ impl std::fmt::Debug for QuicConnection {
 }
 
 impl Path {
-    fn new(socket: OwnedFd, now: Instant) -> Result<Path, PartnerError> {
+    fn new(socket: OwnedFd, now: Instant) -> PartnerResult<Path> {
         let peer = without_scope(peer_of(&socket)?);
         // Best effort: without these, datagrams are received one by one and stay small.
         let _ = sys::net::join_datagrams(&socket);
@@ -601,7 +601,7 @@ impl Path {
     }
 }
 
-fn peer_of(socket: &OwnedFd) -> Result<SocketAddr, PartnerError> {
+fn peer_of(socket: &OwnedFd) -> PartnerResult<SocketAddr> {
     let failed = |error| PartnerError::os("the socket of a QUIC connection", error);
     let peer = rustix::net::getpeername(socket).map_err(failed)?;
     let peer = peer.and_then(|address| SocketAddr::try_from(address).ok());

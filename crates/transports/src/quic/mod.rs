@@ -35,8 +35,8 @@ pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
 pub use connection::{CloseReason, QuicConnection};
 use contract::{
     Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Progress, Pull, PullSlot,
-    Pulled, Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Progress, Pull,
+    PullSlot, Pulled, Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
 };
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
@@ -129,7 +129,7 @@ impl TransportClass for Quic {
         true
     }
 
-    fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
+    fn dial(&self, peer: SocketAddr, _options: &Options) -> PartnerResult<OwnedFd> {
         socket::dial(SocketType::DGRAM, peer)
     }
 
@@ -139,7 +139,7 @@ impl TransportClass for Quic {
         end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> Result<Box<dyn Partner>, PartnerError> {
+    ) -> PartnerResult<Box<dyn Partner>> {
         let socket_bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), socket_bytes, socket_bytes)?;
         let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
@@ -238,7 +238,7 @@ fn now() -> Time {
 
 impl QuicPartner {
     /// Returns an error if the connection is over.
-    fn check(&self) -> Result<(), PartnerError> {
+    fn check(&self) -> PartnerResult {
         match self.link.close_reason() {
             None => Ok(()),
             Some(CloseReason::Closed(_)) => Err(self.gone("the other host closed it")),
@@ -312,7 +312,7 @@ impl QuicPartner {
         has_news || written.bytes > 0
     }
 
-    fn flush(&mut self) -> Result<CtlReply, PartnerError> {
+    fn flush(&mut self) -> PartnerResult<CtlReply> {
         self.check()?;
         self.write_queue();
         self.link.drive_output();
@@ -327,7 +327,7 @@ impl QuicPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> Result<Next, PartnerError> {
+    fn next(&mut self) -> PartnerResult<Next> {
         let mut has_turned = false;
         loop {
             if let Some(connection) = self.link.state() {
@@ -411,7 +411,7 @@ impl QuicPartner {
 }
 
 impl Partner for QuicPartner {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         // The record header names the flow. At most one flow is pushed.
         if template.direction == Direction::In {
             self.is_timely = template.class == FlowClass::Timely;
@@ -419,7 +419,7 @@ impl Partner for QuicPartner {
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         self.flush().map(drop)
     }
 
@@ -449,7 +449,7 @@ impl Partner for QuicPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -457,7 +457,7 @@ impl Partner for QuicPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => self.flush(),
             Ctl::Finish => {

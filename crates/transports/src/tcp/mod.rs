@@ -12,8 +12,8 @@ use crate::socket;
 use crate::timestamps::KernelTimestamps;
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
-    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
+    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use pacer::Pacer;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
@@ -78,7 +78,7 @@ impl TransportClass for Tcp {
         false
     }
 
-    fn dial(&self, peer: SocketAddr, options: &Options) -> Result<OwnedFd, PartnerError> {
+    fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd> {
         let socket = socket::dial(SocketType::STREAM, peer)?;
         tune(&socket, options)?;
         Ok(socket)
@@ -90,13 +90,13 @@ impl TransportClass for Tcp {
         _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> Result<Box<dyn Partner>, PartnerError> {
+    ) -> PartnerResult<Box<dyn Partner>> {
         tune(&socket, options)?;
         Ok(Box::new(TcpPartner::new(socket, options, keys)))
     }
 }
 
-fn tune(socket: &OwnedFd, options: &Options) -> Result<(), PartnerError> {
+fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
     // Best effort: kernels before Linux 6.15 do not know the option and retransmit later.
     let _ = sys::net::resend_soon(socket);
@@ -198,7 +198,7 @@ impl TcpPartner {
     }
 
     /// Sends the queue until it is empty or the socket is full.
-    fn flush(&mut self) -> Result<(), PartnerError> {
+    fn flush(&mut self) -> PartnerResult {
         while !self.queue.is_empty() {
             let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
             let chunks = self.queue.records.iter().flat_map(|(_, record)| record.chunks());
@@ -265,7 +265,7 @@ impl TcpPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> Result<Next, PartnerError> {
+    fn next(&mut self) -> PartnerResult<Next> {
         for _ in 0..RECEIVE_CALLS_MAX {
             let next = self.deframer.next();
             if let Some((flow, mut record)) = next.map_err(|error| self.broken(&error.to_string()))? {
@@ -292,7 +292,7 @@ impl TcpPartner {
         Ok(Next::Nothing)
     }
 
-    fn receive(&mut self) -> Result<(), PartnerError> {
+    fn receive(&mut self) -> PartnerResult {
         self.counts.receive_calls += 1;
         let socket = &self.socket;
         let timestamps = self.timestamps.as_deref_mut().filter(|timestamps| timestamps.has_arrivals());
@@ -338,12 +338,12 @@ impl TcpPartner {
 }
 
 impl Partner for TcpPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         // The record header names the flow.
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         self.flush()
     }
 
@@ -375,7 +375,7 @@ impl Partner for TcpPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -383,7 +383,7 @@ impl Partner for TcpPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => self.flush().map(|()| self.queue.flushed()),
             Ctl::Finish => {

@@ -31,8 +31,8 @@ use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{
     Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, Pull, PullSlot, Pulled,
-    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
+    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use fragment::Fragment;
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
@@ -124,7 +124,7 @@ impl TransportClass for Udp {
         true
     }
 
-    fn dial(&self, peer: SocketAddr, _options: &Options) -> Result<OwnedFd, PartnerError> {
+    fn dial(&self, peer: SocketAddr, _options: &Options) -> PartnerResult<OwnedFd> {
         socket::dial(SocketType::DGRAM, peer)
     }
 
@@ -134,7 +134,7 @@ impl TransportClass for Udp {
         _end: End,
         options: &Options,
         keys: Option<&SealKeys>,
-    ) -> Result<Box<dyn Partner>, PartnerError> {
+    ) -> PartnerResult<Box<dyn Partner>> {
         let bytes = options.size("socket_bytes");
         socket::set_buffers(socket.as_fd(), bytes, bytes)?;
         // Best effort: without UDP_GRO each call receives one datagram.
@@ -282,14 +282,14 @@ impl UdpPartner {
 
     /// Processes received datagrams, for their receipts, and then the sender's timeout. The application may not pull,
     /// for example at the end.
-    fn receive_receipts(&mut self) -> Result<(), PartnerError> {
+    fn receive_receipts(&mut self) -> PartnerResult {
         while self.reassembly.ready() < READY_RECORDS_MAX && self.receive()? {}
         self.sender.handle_timeout(Time(sys::clock::boot_ns()));
         Ok(())
     }
 
     /// Sends as much as the rate, the window and the socket allow.
-    fn flush(&mut self) -> Result<(), PartnerError> {
+    fn flush(&mut self) -> PartnerResult {
         if self.is_finishing && !self.is_done() {
             self.receive_receipts()?;
         }
@@ -388,7 +388,7 @@ impl UdpPartner {
     }
 
     /// Handles all timers, once the socket is empty.
-    fn handle_timers(&mut self) -> Result<(), PartnerError> {
+    fn handle_timers(&mut self) -> PartnerResult {
         let timers = [self.arrivals.due(), self.sender.timeout(), self.reassembly.expires()];
         if timers == [None; 3] && self.sender.is_empty() {
             return Ok(());
@@ -401,7 +401,7 @@ impl UdpPartner {
     }
 
     /// Receives until a record is complete, and stores its flow.
-    fn next(&mut self) -> Result<Next, PartnerError> {
+    fn next(&mut self) -> PartnerResult<Next> {
         for _ in 0..RECEIVE_CALLS_MAX {
             if let Some((flow, body)) = self.reassembly.next() {
                 self.flow = FlowKey(flow);
@@ -416,7 +416,7 @@ impl UdpPartner {
     }
 
     /// Receives one or more datagrams. Returns false if the socket is empty.
-    fn receive(&mut self) -> Result<bool, PartnerError> {
+    fn receive(&mut self) -> PartnerResult<bool> {
         let received = loop {
             self.counts.receive_calls += 1;
             let error = match sys::net::receive_datagrams(&self.socket, self.receive_slab.with_room()) {
@@ -584,12 +584,12 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 impl Partner for UdpPartner {
-    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> Result<FlowKey, PartnerError> {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         // The record header names the flow.
         Ok(FlowKey::DEFAULT)
     }
 
-    fn close(&mut self, _flow: FlowKey) -> Result<(), PartnerError> {
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
         self.flush()
     }
 
@@ -631,7 +631,7 @@ impl Partner for UdpPartner {
         Ok(Pushed::Taken)
     }
 
-    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> Result<Pulled, PartnerError> {
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
         if self.slot.is_held() {
             return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
         }
@@ -639,7 +639,7 @@ impl Partner for UdpPartner {
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> Result<CtlReply, PartnerError> {
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Flush => self.flush().map(|()| self.flushed()),
             Ctl::Finish => {
