@@ -144,8 +144,11 @@ pub trait DeviceClass: Sync {
     /// The target's name in help texts: `PATH`, `COMMAND`. Empty if the class takes no target.
     fn target(&self) -> &'static str;
 
-    /// Returns true if the class has this side.
-    fn has_role(&self, role: Role) -> bool;
+    /// Returns true if the class has this side. Most classes have both.
+    fn has_role(&self, role: Role) -> bool {
+        let _ = role;
+        true
+    }
 
     /// The class of node to make for such a device when the user names none.
     fn application(&self) -> &'static str {

@@ -5,6 +5,7 @@ use contract::{
     PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use sys::clock::boot_ns;
+use wire::WireError;
 
 /// Key of the flow that is pulled out of a partner.
 pub(crate) const OUT: FlowKey = FlowKey(1);
@@ -113,8 +114,18 @@ pub(crate) trait Endpoint: Send {
     }
 
     /// Takes a message of the flow in, as [`Partner::push`].
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        Err((PartnerError::NoFlow(IN), message))
+    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        match self.accept(&mut message) {
+            Ok(true) => Ok(Pushed::Taken),
+            Ok(false) => Ok(Pushed::Full(message)),
+            Err(error) => Err((error, message)),
+        }
+    }
+
+    /// Applies a message of the flow in. Returns false if there is no room for it yet.
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        let _ = message;
+        Err(PartnerError::NoFlow(IN))
     }
 
     /// Finds the next message of the flow out.
@@ -128,6 +139,11 @@ pub(crate) trait Endpoint: Send {
 
     /// Returns the readiness of an open flow while the slot is empty.
     fn readiness(&self, direction: Direction) -> Readiness<'_>;
+}
+
+/// Returns the error for a message that cannot be parsed.
+pub(crate) fn invalid(error: WireError) -> PartnerError {
+    PartnerError::Message(error.to_string())
 }
 
 /// A partner with at most one flow in each direction.

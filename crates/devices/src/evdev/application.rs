@@ -6,10 +6,10 @@
 
 use super::node::Node;
 use super::properties::Properties;
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use contract::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, Time,
+    PartnerResult, PullSlot, Readiness, Time,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -126,16 +126,10 @@ impl Endpoint for NodePartner {
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let update = match Update::parse(message.body.as_slice()) {
-            Ok(update) => update,
-            Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
-        };
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        let update = Update::parse(message.body.as_slice()).map_err(invalid)?;
         let applied = lock(&self.node).apply(update);
-        match applied {
-            Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((self.failed("writing to", error), message)),
-        }
+        applied.map(|()| true).map_err(|error| self.failed("writing to", error))
     }
 
     fn next(&mut self, _now: Time) -> PartnerResult<Next> {

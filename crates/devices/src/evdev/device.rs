@@ -17,10 +17,10 @@ use super::frames::{Assembled, Assembler, Queue};
 use super::kernel::{effect_to_kernel, to_format, to_kernel};
 use super::properties::Properties;
 use super::state::{State, neutral};
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use contract::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Report, Time,
+    PartnerResult, PullSlot, Readiness, RecoveryCtl, Report, Time,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -419,14 +419,9 @@ impl Endpoint for DevicePartner {
         }
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match Update::parse(message.body.as_slice()) {
-            Err(error) => Err((PartnerError::Message(error.to_string()), message)),
-            Ok(update) => match self.apply(update) {
-                Ok(()) => Ok(Pushed::Taken),
-                Err(error) => Err((self.failed("writing to", error), message)),
-            },
-        }
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        let update = Update::parse(message.body.as_slice()).map_err(invalid)?;
+        self.apply(update).map(|()| true).map_err(|error| self.failed("writing to", error))
     }
 
     fn next(&mut self, _now: Time) -> PartnerResult<Next> {

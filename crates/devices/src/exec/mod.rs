@@ -37,10 +37,6 @@ impl DeviceClass for Exec {
         "COMMAND"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         Framing::of(spec)?;
         let started = program::start(&spec.target)

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use crate::bgrx::{self, PIXEL_BYTES, Update};
 use crate::flows::{Endpoint, FlowPartner};
 use contract::{
-    Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PartnerResult, PullSlot, Pushed,
+    Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PartnerResult, PullSlot,
     Readiness,
 };
 use std::os::fd::OwnedFd;
@@ -80,11 +80,8 @@ impl ApplicationPartner {
 }
 
 impl Endpoint for ApplicationPartner {
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.show(&message.body) {
-            Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((error, message)),
-        }
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        self.show(&message.body).map(|()| true)
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {

@@ -46,10 +46,6 @@ impl DeviceClass for Fb {
         "PATH"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn application(&self) -> &'static str {
         "window"
     }

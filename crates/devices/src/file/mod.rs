@@ -67,10 +67,6 @@ impl DeviceClass for File {
         "PATH"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         Framing::of(spec)?;
         let descriptor = open(&spec.target, role, spec.options.flag("append"), like)?;

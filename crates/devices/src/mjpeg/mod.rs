@@ -49,10 +49,6 @@ impl DeviceClass for Mjpeg {
         "[PATH]"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn application(&self) -> &'static str {
         "mjpeg"
     }

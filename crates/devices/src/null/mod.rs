@@ -30,10 +30,6 @@ impl DeviceClass for Null {
         ""
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let description = plain::description(spec, plain::forward_flow(), "null");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })

@@ -63,10 +63,6 @@ impl DeviceClass for Pattern {
         ""
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let mut description = plain::description(spec, plain::forward_flow(), "null");
         let (format, class) = match format(&spec.options) {

@@ -2,12 +2,12 @@
 
 use super::client::{Changes, Client, ServerEvent, ServerInit};
 use super::pixels::PixelFormat;
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Endpoint, FlowPartner, invalid};
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, Time,
+    PartnerResult, PullSlot, Readiness, Time,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -268,20 +268,15 @@ impl Endpoint for DevicePartner {
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.write() {
-            Ok(_) if self.client.output.len() > OUTPUT_BYTES_MAX => return Ok(Pushed::Full(message)),
-            Ok(_) => {}
-            Err(error) => return Err((error, message)),
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        self.write()?;
+        if self.client.output.len() > OUTPUT_BYTES_MAX {
+            return Ok(false);
         }
-        match Event::parse(&message.body.clone().into_bytes()) {
-            Ok(event) => self.send(&event),
-            Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
-        }
-        match self.write() {
-            Ok(_) => Ok(Pushed::Taken),
-            Err(error) => Err((error, message)),
-        }
+        let event = Event::parse(&message.body.clone().into_bytes()).map_err(invalid)?;
+        self.send(&event);
+        self.write()?;
+        Ok(true)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {

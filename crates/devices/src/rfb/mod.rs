@@ -283,10 +283,6 @@ impl DeviceClass for Rfb {
         "ADDRESS:PORT"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn application(&self) -> &'static str {
         "rfb"
     }

@@ -11,7 +11,7 @@ use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerResult, PullSlot, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -216,24 +216,18 @@ impl Endpoint for Terminal {
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.line.write() {
-            Ok(true) => {}
-            Ok(false) => return Ok(Pushed::Full(message)),
-            Err(error) => return Err((error, message)),
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        if !self.line.write()? {
+            return Ok(false);
         }
-        let applied = match self.line.decode(&message) {
-            Ok(SerialMessage::Data(data)) => {
+        match self.line.decode(message)? {
+            SerialMessage::Data(data) => {
                 self.line.pending.replace(data);
-                self.line.write().map(|_| ())
+                self.line.write()?;
             }
-            Ok(SerialMessage::Settings(settings)) => self.show_settings(&settings),
-            Err(error) => Err(error),
-        };
-        match applied {
-            Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((error, message)),
+            SerialMessage::Settings(settings) => self.show_settings(&settings)?,
         }
+        Ok(true)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {

@@ -13,7 +13,7 @@ use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerResult, PullSlot, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
@@ -133,25 +133,20 @@ impl Endpoint for Port {
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
         let now = now();
-        match self.advance(now) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Pushed::Full(message)),
-            Err(error) => return Err((error, message)),
+        if !self.advance(now)? {
+            return Ok(false);
         }
-        match self.line.decode(&message) {
-            Ok(SerialMessage::Data(data)) => self.line.pending.replace(data),
-            Ok(SerialMessage::Settings(settings)) => {
+        match self.line.decode(message)? {
+            SerialMessage::Data(data) => self.line.pending.replace(data),
+            SerialMessage::Settings(settings) => {
                 let change = PendingChange { settings, check_at: now, queued: 0, queued_since: now };
                 self.pending_change = Some(change);
             }
-            Err(error) => return Err((error, message)),
         }
-        match self.advance(now) {
-            Ok(_) => Ok(Pushed::Taken),
-            Err(error) => Err((error, message)),
-        }
+        self.advance(now)?;
+        Ok(true)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {

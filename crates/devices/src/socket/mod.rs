@@ -74,10 +74,6 @@ impl DeviceClass for Unix {
         "PATH"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         opened(spec, role, UnixStream::connect(&spec.target).map(OwnedFd::from))
     }
@@ -99,10 +95,6 @@ impl DeviceClass for Tcp {
 
     fn target(&self) -> &'static str {
         "HOST:PORT"
-    }
-
-    fn has_role(&self, _role: Role) -> bool {
-        true
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

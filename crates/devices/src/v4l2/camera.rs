@@ -9,12 +9,12 @@
 
 use super::negotiate::{self, PictureOptions};
 use super::properties::Properties;
-use crate::flows::{Endpoint, FlowPartner};
+use crate::flows::{Endpoint, FlowPartner, invalid};
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::io;
@@ -292,22 +292,17 @@ impl Endpoint for Camera {
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let result = match Update::parse(message.body.as_slice()) {
-            Ok(Update::Settings(settings)) => self.set(&settings),
-            Ok(Update::Wanted(wanted)) => {
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        match Update::parse(message.body.as_slice()).map_err(invalid)? {
+            Update::Settings(settings) => self.set(&settings)?,
+            Update::Wanted(wanted) => {
                 self.is_idle = !wanted;
                 if self.is_idle {
                     self.stop();
                 }
-                Ok(())
             }
-            Err(error) => Err(PartnerError::Message(error.to_string())),
-        };
-        match result {
-            Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((error, message)),
         }
+        Ok(true)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {

@@ -83,10 +83,6 @@ impl DeviceClass for V4l2 {
         "[PATH|name=NAME]"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn application(&self) -> &'static str {
         "v4l2"
     }

@@ -10,7 +10,7 @@ use crate::pixels;
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -264,12 +264,8 @@ impl Endpoint for NodePartner {
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        match self.write_picture(&message.body) {
-            Ok(true) => Ok(Pushed::Taken),
-            Ok(false) => Ok(Pushed::Full(message)),
-            Err(error) => Err((error, message)),
-        }
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        self.write_picture(&message.body)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {

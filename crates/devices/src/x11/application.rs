@@ -9,7 +9,7 @@ use super::window::{PacketOutcome, ShowOutcome, Window};
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use contract::{
     Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Time,
+    PartnerError, PartnerResult, PullSlot, Readiness, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -250,21 +250,16 @@ impl Endpoint for WindowPartner {
         Ok(())
     }
 
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        if let Err(error) = self.exchange_packets() {
-            return Err((partner_error(&self.name, error), message));
-        }
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        self.exchange_packets().map_err(|error| partner_error(&self.name, error))?;
         if self.is_closed {
-            return Err((self.gone(), message));
+            return Err(self.gone());
         }
         if self.window.is_busy() || self.client.is_full() {
-            return Ok(Pushed::Full(message));
+            return Ok(false);
         }
-        match self.show(&message) {
-            Ok(Ok(())) => Ok(Pushed::Taken),
-            Ok(Err(problem)) => Err((PartnerError::Message(problem), message)),
-            Err(error) => Err((partner_error(&self.name, error), message)),
-        }
+        let shown = self.show(message).map_err(|error| partner_error(&self.name, error))?;
+        shown.map(|()| true).map_err(PartnerError::Message)
     }
 
     fn next(&mut self, _now: Time) -> PartnerResult<Next> {

@@ -8,10 +8,10 @@ use super::display::{Extensions, SETUP_TIMEOUT};
 use super::errors::{device_error, partner_error};
 use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
-use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use contract::{
     Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Time,
+    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -239,22 +239,17 @@ impl Endpoint for DevicePartner {
         Ok(())
     }
 
-    fn push(&mut self, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let exchanged = if self.client.is_writing() { self.exchange_packets() } else { Ok(()) };
-        if let Err(error) = exchanged {
-            return Err((partner_error(&self.name, error), message));
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        if self.client.is_writing() {
+            self.exchange_packets().map_err(|error| partner_error(&self.name, error))?;
         }
         if self.client.is_full() {
-            return Ok(Pushed::Full(message));
+            return Ok(false);
         }
-        match Event::parse(message.body.as_slice()) {
-            Ok(event) => self.apply(event),
-            Err(error) => return Err((PartnerError::Message(error.to_string()), message)),
-        }
-        match self.client.flush() {
-            Ok(()) => Ok(Pushed::Taken),
-            Err(error) => Err((partner_error(&self.name, error), message)),
-        }
+        let event = Event::parse(message.body.as_slice()).map_err(invalid)?;
+        self.apply(event);
+        self.client.flush().map_err(|error| partner_error(&self.name, error))?;
+        Ok(true)
     }
 
     fn next(&mut self, _now: Time) -> PartnerResult<Next> {

@@ -54,10 +54,6 @@ impl DeviceClass for Y4m {
         "[PATH]"
     }
 
-    fn has_role(&self, _role: Role) -> bool {
-        true
-    }
-
     fn application(&self) -> &'static str {
         "y4m"
     }
