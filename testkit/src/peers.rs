@@ -434,11 +434,7 @@ impl Peers {
 }
 
 fn say(channel: &mut ControlChannel, up: bool, message: &Control) {
-    match up {
-        true => channel.send(message),
-        false => channel.keep(message),
-    }
-    .expect("the control channel has room");
+    if up { channel.send(message) } else { channel.keep(message) }.expect("the control channel has room");
 }
 
 fn carry(channel: &mut ControlChannel, link: &mut Link<Vec<u8>>, now: Time) {

@@ -263,9 +263,10 @@ impl ApplicationHost {
             if is_silent {
                 self.common.handle_silence(now(), emit);
             }
-            match self.is_served() && !is_silent {
-                true => self.common.handle_link_back(emit),
-                false => self.redial()?,
+            if self.is_served() && !is_silent {
+                self.common.handle_link_back(emit)
+            } else {
+                self.redial()?
             }
             self.probe_preferred()?;
             self.choice.events.drain(..).for_each(&mut *emit);

@@ -235,10 +235,7 @@ pub fn flow_of(message: &Control) -> Option<u32> {
 
 /// Returns the direction of a flow: to the device if `back`, otherwise from it.
 pub fn direction(back: bool) -> FlowDirection {
-    match back {
-        true => FlowDirection::ApplicationToDevice,
-        false => FlowDirection::DeviceToApplication,
-    }
+    if back { FlowDirection::ApplicationToDevice } else { FlowDirection::DeviceToApplication }
 }
 
 /// Returns the refusal of a request that names a flow that does not exist.

@@ -316,10 +316,7 @@ impl Dialling {
             Ok(count) if count == introduction.len() => {
                 self.progress = Progress::Introduced;
                 self.at = now.after(INTRODUCTION_INTERVAL);
-                match confirmed {
-                    true => self.run(introduce, poller, now),
-                    false => Dialled::Waiting,
-                }
+                if confirmed { self.run(introduce, poller, now) } else { Dialled::Waiting }
             }
             // Still connecting.
             Err(Errno::AGAIN | Errno::NOTCONN | Errno::INPROGRESS) => Dialled::Waiting,
@@ -343,10 +340,7 @@ impl Dialling {
         match &self.socket {
             Some(socket) if self.progress == Progress::Connecting => {
                 poller.register(socket.as_fd(), false, true);
-                match self.transport.class.is_datagram() {
-                    true => self.at.after(RETRY_INTERVAL),
-                    false => self.until,
-                }
+                if self.transport.class.is_datagram() { self.at.after(RETRY_INTERVAL) } else { self.until }
             }
             _ => self.at,
         }

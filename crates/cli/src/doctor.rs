@@ -92,10 +92,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
     ];
-    match json {
-        true => print_json(&checks),
-        false => print(&checks.iter().map(describe).collect::<String>()),
-    }
+    if json { print_json(&checks) } else { print(&checks.iter().map(describe).collect::<String>()) }
 }
 
 fn describe(check: &Check) -> String {

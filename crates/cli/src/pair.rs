@@ -209,10 +209,7 @@ pub(crate) fn peers(words: Peers) -> Result<(), Failure> {
         }
         PeersAction::Remove { name } => drop(trust.edit(|peers| peers.remove(&name))?),
     }
-    match words.json.json {
-        true => list(&trust, true),
-        false => Ok(()),
-    }
+    if words.json.json { list(&trust, true) } else { Ok(()) }
 }
 
 fn list(trust: &Trust, json: bool) -> Result<(), Failure> {

@@ -118,9 +118,10 @@ pub(crate) fn health(process: Option<i32>, json: bool) -> Result<(), Failure> {
             .chain(&health.waiting)
             .for_each(|line| text.push_str(&format!("    {line}\n")));
     }
-    match json {
-        true => print_json(&Report { healthy, processes })?,
-        false => print(&crate::output::printable(&text))?,
+    if json {
+        print_json(&Report { healthy, processes })?
+    } else {
+        print(&crate::output::printable(&text))?
     }
     match healthy {
         true => Ok(()),

@@ -258,10 +258,7 @@ impl RawPath {
                 Err(PartnerError::Unsupported(_)) => true,
                 Err(error) => return Err(failed("the sink", error)),
             };
-            match is_finished {
-                true => self.phase = Phase::Finished,
-                false => self.is_unflushed = true,
-            }
+            if is_finished { self.phase = Phase::Finished } else { self.is_unflushed = true }
         }
         for incident in self.source.incidents().chain(self.sink.incidents()) {
             if self.result.incidents.len() < INCIDENTS_MAX {

@@ -100,10 +100,7 @@ impl Client {
             let dropped = self.endpoint.push_over_oldest(message);
             return self.drops.add(TOO_SLOW, dropped);
         }
-        let message = match self.waiting.is_empty() {
-            true => self.push(message),
-            false => Some(message),
-        };
+        let message = if self.waiting.is_empty() { self.push(message) } else { Some(message) };
         match (message, pressure) {
             (None, _) => {}
             (Some(message), Pressure::Wait) => self.waiting.push_back(message),

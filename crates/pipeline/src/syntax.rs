@@ -137,16 +137,10 @@ impl<'a> Parser<'a> {
 
     fn call(&mut self) -> Result<Call<'a>, PipelineError> {
         let from = self.at;
-        let link = match self.take('@') {
-            true => Some(self.take_while(is_name_char, "a link's name")?),
-            false => None,
-        };
+        let link = if self.take('@') { Some(self.take_while(is_name_char, "a link's name")?) } else { None };
         self.skip_space();
         let name = self.take_while(is_name_char, "a pair's name")?;
-        let version = match self.take('/') {
-            true => Some(self.version()?),
-            false => None,
-        };
+        let version = if self.take('/') { Some(self.version()?) } else { None };
         let mut arguments = Vec::new();
         let open = self.at;
         if self.take('(') {

@@ -133,10 +133,7 @@ impl ControlChannel {
 
     /// Retains a numbered message for the next connection, while there is none. Discards any other message.
     pub fn keep(&mut self, message: &Control) -> Result<(), ChannelError> {
-        match message.is_numbered() {
-            true => self.keep_frame(Bytes::from(message.emit())),
-            false => Ok(()),
-        }
+        if message.is_numbered() { self.keep_frame(Bytes::from(message.emit())) } else { Ok(()) }
     }
 
     fn keep_frame(&mut self, frame: Bytes) -> Result<(), ChannelError> {

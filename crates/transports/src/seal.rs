@@ -101,9 +101,10 @@ impl Sealer {
     /// Returns the bytes written into `room` and keeps the rest of it for the next record.
     fn split_written(&mut self, mut room: BytesMut, capacity: usize) -> Body {
         let sealed = room.split().freeze();
-        match capacity > SLAB_BYTES / 4 {
-            true => self.slabs.retire(room, capacity),
-            false => self.slab = Some(room),
+        if capacity > SLAB_BYTES / 4 {
+            self.slabs.retire(room, capacity)
+        } else {
+            self.slab = Some(room)
         }
         Body::from(sealed)
     }

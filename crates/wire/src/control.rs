@@ -511,8 +511,5 @@ pub(crate) fn option<'a, T>(
     what: &'static str,
     read: impl FnOnce(&mut Reader<'a>) -> Result<T, WireError>,
 ) -> Result<Option<T>, WireError> {
-    match flag(r, what)? {
-        false => Ok(None),
-        true => read(r).map(Some),
-    }
+    if flag(r, what)? { read(r).map(Some) } else { Ok(None) }
 }

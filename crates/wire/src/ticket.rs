@@ -165,8 +165,5 @@ impl SinkTicket {
 }
 
 fn read_end(r: &mut Reader<'_>) -> Result<Option<u64>, WireError> {
-    Ok(match flag(r, "sink end")? {
-        false => None,
-        true => Some(r.u64("sink end")?),
-    })
+    Ok(if flag(r, "sink end")? { Some(r.u64("sink end")?) } else { None })
 }

@@ -344,10 +344,7 @@ pub(super) fn direction_byte(direction: FlowDirection) -> u8 {
 }
 
 pub(super) fn direction(r: &mut Reader<'_>) -> Parsed<FlowDirection> {
-    Ok(match flag(r)? {
-        true => FlowDirection::ApplicationToDevice,
-        false => FlowDirection::DeviceToApplication,
-    })
+    Ok(if flag(r)? { FlowDirection::ApplicationToDevice } else { FlowDirection::DeviceToApplication })
 }
 
 pub(super) fn class_byte(class: FlowClass) -> u8 {

@@ -401,9 +401,10 @@ impl World {
         if self.left.class == FlowClass::State && sink.is_abandoned() {
             return Err(format!("{content} was delivered after its epoch was abandoned"));
         }
-        match self.left.remembers {
-            true => self.taken_since += 1,
-            false => sink.handle_delivered(),
+        if self.left.remembers {
+            self.taken_since += 1
+        } else {
+            sink.handle_delivered()
         }
         self.last = (epoch, content);
         self.taken += 1;
@@ -591,9 +592,10 @@ impl World {
             self.to_source.push_back(control(FlowControl::Resync { epoch: sink.epoch() }));
         }
         source.handle_link(Time::ZERO);
-        match self.stale {
-            true => self.restart(),
-            false => self.send_epoch(),
+        if self.stale {
+            self.restart()
+        } else {
+            self.send_epoch()
         }
         Ok(true)
     }

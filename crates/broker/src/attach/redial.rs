@@ -103,10 +103,7 @@ impl Search {
         self.attempt += 1;
         let handshake = Handshake::new(self.host.clone(), self.session, self.received, self.attempt);
         let before = self.trust.as_ref().and_then(|(_, before)| *before);
-        let check = |key: &PeerKey| match before == Some(*key) {
-            true => Ok(()),
-            false => Err(ANOTHER_HOST.to_string()),
-        };
+        let check = |key: &PeerKey| if before == Some(*key) { Ok(()) } else { Err(ANOTHER_HOST.to_string()) };
         let expected = match &self.trust {
             None => Expected::Anyone,
             Some((trust, _)) => Expected::Known(trust, &check),

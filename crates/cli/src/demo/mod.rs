@@ -79,10 +79,7 @@ pub(crate) fn demo(words: &arguments::Demo) -> Result<(), Failure> {
     let seconds = now().since(demo.began).as_secs_f64();
     let summary = demo.summary(seconds);
     demo.end()?;
-    match words.json.json {
-        true => print_json(&summary),
-        false => print(&summary.text()),
-    }
+    if words.json.json { print_json(&summary) } else { print(&summary.text()) }
 }
 
 impl Demo {
@@ -161,10 +158,7 @@ impl Demo {
     fn toggle_cut(&mut self) {
         self.cut = !self.cut;
         for flow in &self.flows {
-            match self.cut {
-                true => flow.relay.cut(),
-                false => flow.relay.restore(),
-            }
+            if self.cut { flow.relay.cut() } else { flow.relay.restore() }
         }
     }
 

@@ -24,9 +24,10 @@ struct Times {
 
 impl Times {
     fn add(&mut self, ns: u64) {
-        match self.last.len() < TIMES_MAX {
-            true => self.last.push(ns),
-            false => self.last[self.next] = ns,
+        if self.last.len() < TIMES_MAX {
+            self.last.push(ns)
+        } else {
+            self.last[self.next] = ns
         }
         self.next = (self.next + 1) % TIMES_MAX;
         self.count += 1;

@@ -91,10 +91,7 @@ impl Assembler {
     }
 
     fn add(&mut self, event: Event) {
-        match self.events.len() < EVENTS_MAX {
-            true => self.events.push(event),
-            false => self.skip(),
-        }
+        if self.events.len() < EVENTS_MAX { self.events.push(event) } else { self.skip() }
     }
 
     fn skip(&mut self) {

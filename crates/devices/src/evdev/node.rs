@@ -112,10 +112,7 @@ impl Node {
     fn apply_frame(&mut self, events: &[Event]) -> io::Result<()> {
         let mut written = Vec::with_capacity(events.len() + 1);
         for event in events {
-            match self.is_valid(*event) {
-                true => self.stage(*event, &mut written),
-                false => self.counts.refused += 1,
-            }
+            if self.is_valid(*event) { self.stage(*event, &mut written) } else { self.counts.refused += 1 }
         }
         self.write(written)
     }
@@ -175,10 +172,7 @@ impl Node {
         let has_echo = events.iter().any(|event| matches!(event.kind, EV_MSC | EV_LED | EV_REP));
         events.push(Event::REPORT);
         write_events(self.node.as_fd(), &events)?;
-        match has_echo {
-            true => self.read_requests(),
-            false => Ok(()),
-        }
+        if has_echo { self.read_requests() } else { Ok(()) }
     }
 
     /// Reads the requests of applications. Replies to those that wait, without involving the network.

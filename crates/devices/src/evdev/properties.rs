@@ -238,10 +238,7 @@ fn within(bits: Bits, count: usize) -> Bits {
 
 fn parse_text(reader: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
     let text = reader.text(what, TEXT_BYTES_MAX)?;
-    match text.contains('\0') {
-        true => Err(WireError::Text { what }),
-        false => Ok(text.into()),
-    }
+    if text.contains('\0') { Err(WireError::Text { what }) } else { Ok(text.into()) }
 }
 
 fn parse_bits(reader: &mut Reader<'_>, what: &'static str, count: usize) -> Result<Bits, WireError> {

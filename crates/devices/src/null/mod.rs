@@ -106,9 +106,6 @@ impl Endpoint for NullPartner {
     }
 
     fn readiness(&self, _direction: Direction) -> Readiness<'_> {
-        match self.has_ended {
-            true => Readiness::never(),
-            false => Readiness::now(),
-        }
+        if self.has_ended { Readiness::never() } else { Readiness::now() }
     }
 }

@@ -581,10 +581,7 @@ impl Client {
                 }
             }
         }
-        let (width, height) = match shape.is_empty() {
-            true => (0, 0),
-            false => (kept_across as u32, kept_down as u32),
-        };
+        let (width, height) = if shape.is_empty() { (0, 0) } else { (kept_across as u32, kept_down as u32) };
         let hot = |position: u32, side: u32| position.min(side.saturating_sub(1));
         let cursor = Cursor { width, height, hot_x: hot(x, width), hot_y: hot(y, height) };
         Ok(Some((ServerEvent::Cursor(cursor, shape), bytes)))

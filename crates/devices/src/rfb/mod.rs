@@ -240,10 +240,7 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
 fn connect_tcp(target: &str, timeout: Duration) -> io::Result<TcpStream> {
     let has_port =
         target.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
-    let address = match has_port {
-        true => target.into(),
-        false => format!("{target}:{PORT}"),
-    };
+    let address = if has_port { target.into() } else { format!("{target}:{PORT}") };
     sys::address::connect(&sys::address::resolve(&address)?, timeout)
 }
 

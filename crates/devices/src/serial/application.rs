@@ -252,10 +252,13 @@ impl Endpoint for Terminal {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
-            Ctl::Flush => match self.line.write()? {
-                true => Ok(CtlReply::Done),
-                false => Ok(CtlReply::Pending),
-            },
+            Ctl::Flush => {
+                if self.line.write()? {
+                    Ok(CtlReply::Done)
+                } else {
+                    Ok(CtlReply::Pending)
+                }
+            }
             Ctl::Finish => match self.line.write()? && self.is_drained()? {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),

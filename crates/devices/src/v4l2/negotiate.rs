@@ -49,10 +49,7 @@ pub(super) struct PictureOptions {
 
 impl PictureOptions {
     pub(super) fn parse(options: &Options) -> Result<PictureOptions, String> {
-        let size = match options.is_auto("size") {
-            true => None,
-            false => Some(parse_size(options.text("size"))?),
-        };
+        let size = if options.is_auto("size") { None } else { Some(parse_size(options.text("size"))?) };
         let rate_hz = (!options.is_auto("rate")).then(|| options.number("rate"));
         let named = |fourcc: &[u8; 4]| fourcc == options.text("pixels").as_bytes();
         let pixels = PixelFormat::ALL.iter().find(|(_, fourcc)| named(fourcc)).map(|(pixels, _)| *pixels);
@@ -85,10 +82,7 @@ fn geometry(layout: &PixelLayout, interval: (u32, u32)) -> Result<Geometry, Stri
 
 /// Converts frames per second to a frame interval in seconds, as a fraction.
 fn interval_of(rate_hz: f64) -> (u32, u32) {
-    match rate_hz.fract() == 0.0 {
-        true => (1, rate_hz as u32),
-        false => (1000, (rate_hz * 1000.0).round() as u32),
-    }
+    if rate_hz.fract() == 0.0 { (1, rate_hz as u32) } else { (1000, (rate_hz * 1000.0).round() as u32) }
 }
 
 fn hz((numerator, denominator): (u32, u32)) -> f64 {

@@ -235,8 +235,5 @@ fn setting(controls: &[CameraControl], word: &str) -> Result<Setting, String> {
 
 fn parse_text(reader: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
     let text = reader.text(what, TEXT_BYTES_MAX)?;
-    match text.contains('\0') {
-        true => Err(WireError::Text { what }),
-        false => Ok(text.into()),
-    }
+    if text.contains('\0') { Err(WireError::Text { what }) } else { Ok(text.into()) }
 }

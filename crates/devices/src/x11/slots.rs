@@ -63,10 +63,7 @@ impl Slots {
         prev: Option<&Slots>,
     ) -> io::Result<(Slots, Sequence)> {
         // Messages may still read slots of `prev`: then the new slots begin after them in the same memory.
-        let start = match prev.is_some_and(Slots::is_lent) {
-            true => fstat(memory)?.st_size as usize,
-            false => 0,
-        };
+        let start = if prev.is_some_and(Slots::is_lent) { fstat(memory)?.st_size as usize } else { 0 };
         let end = start + (SLOTS + 1) * slot_bytes;
         if u32::try_from(end).is_err() {
             return Err(io::Error::other("the screen grew too often while its pictures were in use"));

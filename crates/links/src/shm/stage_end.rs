@@ -204,10 +204,7 @@ impl StageEnd {
     pub fn receive(&mut self) -> Result<Option<Received>, Broken> {
         let Some(arrival) = arrival::next(&self.input)? else { return Ok(None) };
         let Arrival { is_message, is_end, has_gap, created, covers, .. } = arrival;
-        let message = match is_message {
-            true => Some(Message::new(created, self.body(&arrival)?)),
-            false => None,
-        };
+        let message = if is_message { Some(Message::new(created, self.body(&arrival)?)) } else { None };
         self.input.advance(arrival.entries);
         self.has_consumed = true;
         self.wake_waiting(self.process - 1);

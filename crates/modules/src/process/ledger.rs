@@ -652,9 +652,10 @@ impl Ledger {
         }
         self.is_truncated |= self.early_deaths >= DEATHS_MAX;
         if has_reached && let Some(kept) = self.kept.get_mut(front) {
-            match is_outside {
-                true => kept.outside_deaths += 1,
-                false => kept.deaths += 1,
+            if is_outside {
+                kept.outside_deaths += 1
+            } else {
+                kept.deaths += 1
             }
             if (kept.deaths >= DEATHS_MAX || kept.outside_deaths >= OUTSIDE_DEATHS_MAX)
                 && let Some(kept) = self.kept.remove(front)

@@ -249,10 +249,7 @@ impl Process {
 
 /// Appends all; swaps the queues if `to` is empty.
 fn move_all<T>(from: &mut VecDeque<T>, to: &mut VecDeque<T>) {
-    match to.is_empty() {
-        true => std::mem::swap(from, to),
-        false => to.append(from),
-    }
+    if to.is_empty() { std::mem::swap(from, to) } else { to.append(from) }
 }
 
 impl Link for Process {

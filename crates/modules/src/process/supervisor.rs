@@ -377,10 +377,7 @@ impl Supervisor {
             (self.reports_requested_at, self.is_report_due) = (now, false);
         }
         self.note_progress(has_moved, now);
-        match !self.was_idle && now >= self.timeout_at() {
-            true => self.on_timeout(now),
-            false => Status::Alive,
-        }
+        if !self.was_idle && now >= self.timeout_at() { self.on_timeout(now) } else { Status::Alive }
     }
 
     /// Updates the time since which unfinished input has had no output.
@@ -398,10 +395,7 @@ impl Supervisor {
     }
 
     fn timeout_at(&self) -> Time {
-        let patience = match self.has_sent {
-            true => self.patience(),
-            false => self.patience().max(STARTUP_TIMEOUT),
-        };
+        let patience = if self.has_sent { self.patience() } else { self.patience().max(STARTUP_TIMEOUT) };
         let is_asked = self.is_probed || !self.ledger.reports_done();
         self.progress_at.after(if is_asked { patience } else { patience / 2 })
     }
@@ -637,10 +631,7 @@ impl Supervisor {
 
     /// A process that reports `done` may hold messages that it has read.
     pub(super) fn held(&self) -> usize {
-        match self.ledger.reports_done() {
-            true => self.ledger.waiting(),
-            false => self.ledger.unfinished(),
-        }
+        if self.ledger.reports_done() { self.ledger.waiting() } else { self.ledger.unfinished() }
     }
 
     pub(super) fn unfinished(&self) -> usize {

@@ -107,10 +107,7 @@ impl Reader {
     /// Returns the next complete message.
     pub fn next_message(&mut self) -> Result<Option<Message>, ReadError> {
         let Some(container) = self.header()? else {
-            return match self.at_end && !self.held.is_empty() {
-                true => Err(self.truncated()),
-                false => Ok(None),
-            };
+            return if self.at_end && !self.held.is_empty() { Err(self.truncated()) } else { Ok(None) };
         };
         let length = container.length as usize;
         if self.held.len() - Container::BYTES < length {

@@ -179,10 +179,7 @@ fn unpack(bundle: Message, count_max: usize) -> StageResult<Vec<Message>> {
         let body = body.split_off_front(length).ok_or_else(|| malformed("a body is cut short"))?;
         messages.push(Message { created: created.shifted(Offset(after)), attributes, body });
     }
-    match body.is_empty() {
-        true => Ok(messages),
-        false => Err(malformed("bytes are left over")),
-    }
+    if body.is_empty() { Ok(messages) } else { Err(malformed("bytes are left over")) }
 }
 
 impl Stage for Sink {

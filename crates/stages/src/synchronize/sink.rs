@@ -265,10 +265,7 @@ impl Stage for Sink {
         if created < self.released {
             flow.horizon = created;
             self.late += 1;
-            match self.drops_late {
-                true => out.drop_counted(LATE, 1),
-                false => self.send(index, message, now, out),
-            }
+            if self.drops_late { out.drop_counted(LATE, 1) } else { self.send(index, message, now, out) }
         } else {
             self.hold(index, message, created, now);
         }

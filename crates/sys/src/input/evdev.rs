@@ -52,10 +52,7 @@ pub fn properties(node: BorrowedFd<'_>) -> io::Result<Bits> {
 
 /// For kind 0 the kinds of events of the device, otherwise the codes of this kind (`EVIOCGBIT`).
 pub fn codes(node: BorrowedFd<'_>, kind: u16) -> io::Result<Bits> {
-    match usize::from(kind) < code::EV_CNT {
-        true => bits(node, 0x20 + u32::from(kind)),
-        false => Ok(Bits::new()),
-    }
+    if usize::from(kind) < code::EV_CNT { bits(node, 0x20 + u32::from(kind)) } else { Ok(Bits::new()) }
 }
 
 /// The pressed keys, closed switches, lit lights or active sounds (`EVIOCGKEY`, `-SW`, `-LED`, `-SND`); empty

@@ -247,10 +247,7 @@ impl Frame {
 
     /// Converts to a frame that can be borrowed in place, if only the driver writes to its buffer.
     pub fn stable(self) -> Result<StableFrame, Frame> {
-        match self.inner.is_private {
-            true => Ok(StableFrame(self)),
-            false => Err(self),
-        }
+        if self.inner.is_private { Ok(StableFrame(self)) } else { Err(self) }
     }
 }
 

@@ -320,10 +320,7 @@ impl QuicPartner {
             // An acknowledgement that makes room may be in the socket.
             self.drive();
         }
-        Ok(match self.link.is_blocked() || !self.is_all_written() {
-            true => CtlReply::Pending,
-            false => CtlReply::Done,
-        })
+        Ok(if self.link.is_blocked() || !self.is_all_written() { CtlReply::Pending } else { CtlReply::Done })
     }
 
     /// Receives until a record is complete, and stores its flow.

@@ -182,10 +182,7 @@ impl Reassembly {
         if (is_complete || is_too_large)
             && let Some(partial) = self.remove(at)
         {
-            match is_too_large {
-                true => self.counts.malformed += 1,
-                false => self.finish(fragment, partial.front),
-            }
+            if is_too_large { self.counts.malformed += 1 } else { self.finish(fragment, partial.front) }
         }
         if self.partial_bytes > self.limits.partial_bytes_max {
             self.compact();

@@ -50,10 +50,7 @@ impl<'a> TiledPicture<'a> {
                 streams.decode_tile(own, width, tile).ok_or("a tile is cut short or invalid")?;
             }
         }
-        match streams.is_empty() {
-            true => Ok(()),
-            false => Err("bytes follow its last tile".into()),
-        }
+        if streams.is_empty() { Ok(()) } else { Err("bytes follow its last tile".into()) }
     }
 }
 
