@@ -99,10 +99,10 @@ pub static PAIRS: &[&dyn Pair] = &[
     &exec::Exec,
     &record::Record,
     &replay::Replay,
-    &scale::Scale,
-    &crop::Crop,
-    &gray::Gray,
-    &colour::Colour,
+    &scale::SCALE,
+    &crop::CROP,
+    &gray::GRAY,
+    &colour::COLOUR,
     &track::Track,
 ];
 

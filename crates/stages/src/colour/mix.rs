@@ -19,7 +19,7 @@ const LUMA_RANGE: f64 = 219.0 / 255.0;
 const CHROMA_RANGE: f64 = 224.0 / 255.0;
 
 /// See the module comment.
-pub(super) struct ColourMap {
+pub(crate) struct ColourMap {
     /// True if the map only adds: no rotation and no scaling.
     is_shift_only: bool,
     /// For red, green and blue; the last column is added.

@@ -5,16 +5,13 @@ mod mix;
 #[cfg(test)]
 mod tests;
 
-use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult,
-    agreed,
-};
+use crate::picture::{AT, Filter, Memory, PartialPicture, Picture, PicturePair};
+use contract::{ModuleEntry, OptionKind, OptionSpec, Options, StageResult, agreed};
 use mix::ColourMap;
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
-pub(crate) struct Colour;
+pub(crate) static COLOUR: PicturePair<ColourMap> = PicturePair::new();
 
 const SHIFT: OptionKind = OptionKind::Integer { min: -255, max: 255 };
 
@@ -28,34 +25,18 @@ static OPTIONS: [OptionSpec; 7] = [
     AT,
 ];
 
-impl Pair for Colour {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "colour",
-            summary: "changes hue, saturation, brightness, red, green and blue",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
-    }
-
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_change: true, ..Promises::default() }
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        picture::accept(format)
-    }
-
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Source, options, || ColourMap::new(options)))
-    }
-
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Sink, options, || ColourMap::new(options)))
-    }
-}
-
 impl Filter for ColourMap {
+    const ENTRY: ModuleEntry = ModuleEntry {
+        name: "colour",
+        summary: "changes hue, saturation, brightness, red, green and blue",
+        doc: include_str!("doc.md"),
+        options: &OPTIONS,
+    };
+
+    fn new(options: &Options) -> Self {
+        ColourMap::new(options)
+    }
+
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let (from, to) = (picture.geometry, picture.geometry.tight());
         let mut into = memory.take(to.bytes());

@@ -1,4 +1,4 @@
-use super::Colour;
+use super::COLOUR;
 use crate::picture::tests::*;
 use contract::{Format, Half};
 use testkit::stage::conforms;
@@ -7,7 +7,7 @@ use wire::formats::video::{PixelFormat, Rectangle};
 #[test]
 fn it_conforms() {
     for given in [&[][..], &[("hue", "90")], &[("red", "20"), ("at", "sink")]] {
-        conforms(&Colour, given, &Format::Video);
+        conforms(&COLOUR, given, &Format::Video);
     }
 }
 
@@ -16,8 +16,8 @@ fn the_defaults_change_nothing() {
     for pixels in PLAIN {
         let tight = geometry(pixels, 19, 7, 0);
         let bytes = noise(tight.bytes(), 1);
-        assert_eq!(filtered(&Colour, &[], tight, &bytes), (tight, bytes.clone()), "{pixels:?}");
-        let rotated = filtered(&Colour, &[("hue", "0"), ("saturation", "1.0001")], tight, &bytes).1;
+        assert_eq!(filtered(&COLOUR, &[], tight, &bytes), (tight, bytes.clone()), "{pixels:?}");
+        let rotated = filtered(&COLOUR, &[("hue", "0"), ("saturation", "1.0001")], tight, &bytes).1;
         let error = bytes.iter().zip(&rotated).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(error <= Some(1), "{pixels:?}: {error:?}");
     }
@@ -48,7 +48,7 @@ fn colours_are_rotated_as_in_bt_601() {
         for pixels in [PixelFormat::Rgb24, PixelFormat::Bgrx32] {
             let from = geometry(pixels, 40, 5, 1);
             let bytes = noise(from.bytes(), 2);
-            let (to, mixed) = filtered(&Colour, &given, from, &bytes);
+            let (to, mixed) = filtered(&COLOUR, &given, from, &bytes);
             assert_eq!(to, from.tight());
             for (x, y) in (0..40).flat_map(|x| (0..5).map(move |y| (x, y))) {
                 let rgb = |pixel: Vec<u8>| {
@@ -80,7 +80,7 @@ fn planes_agree_with_red_green_and_blue() {
         let expected = ycc(reference(before, 40.0, 0.8, shift));
         for pixels in [PixelFormat::I420, PixelFormat::I422, PixelFormat::I444] {
             let from = geometry(pixels, 5, 3, 2);
-            let (to, mixed) = filtered(&Colour, &given, from, &plain(&from, ycc(before)));
+            let (to, mixed) = filtered(&COLOUR, &given, from, &plain(&from, ycc(before)));
             for number in 0..3 {
                 let output = pixel(&to, &mixed, number, 1, 1)[0];
                 assert!(
@@ -91,7 +91,7 @@ fn planes_agree_with_red_green_and_blue() {
         }
     }
     let gray = geometry(PixelFormat::Gray8, 4, 1, 0);
-    let (_, output) = filtered(&Colour, &[("hue", "90"), ("brightness", "-20")], gray, &[0, 19, 20, 255]);
+    let (_, output) = filtered(&COLOUR, &[("hue", "90"), ("brightness", "-20")], gray, &[0, 19, 20, 255]);
     assert_eq!(output, [0, 0, 0, 235]);
 }
 
@@ -99,7 +99,7 @@ fn planes_agree_with_red_green_and_blue() {
 fn rectangles_are_changed_too() {
     let from = geometry(PixelFormat::Rgb24, 10, 10, 0);
     let places = [Rectangle { x: 1, y: 2, width: 1, height: 2 }];
-    let mut source = half(&Colour, &[("blue", "100")], Half::Source);
+    let mut source = half(&COLOUR, &[("blue", "100")], Half::Source);
     let output = output_of(&mut *source, rectangles(from, &places, &[1, 2, 3, 4, 5, 200])).unwrap();
     assert_eq!(output, rectangles(from, &places, &[1, 2, 103, 4, 5, 255]));
 }

@@ -3,15 +3,12 @@
 #[cfg(test)]
 mod tests;
 
-use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
-    StageResult, agreed,
-};
+use crate::picture::{AT, Filter, Memory, PartialPicture, Picture, PicturePair, too_large};
+use contract::{ModuleEntry, OptionKind, OptionSpec, Options, StageError, StageResult, agreed};
 use wire::formats::video::{Geometry, Rectangle, SIDE_MAX};
 
 /// The pair.
-pub(crate) struct Crop;
+pub(crate) static CROP: PicturePair<Cropper> = PicturePair::new();
 
 const SIDE: OptionKind = OptionKind::Integer { min: 0, max: SIDE_MAX as i64 };
 
@@ -23,45 +20,11 @@ static OPTIONS: [OptionSpec; 5] = [
     AT,
 ];
 
-impl Pair for Crop {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "crop",
-            summary: "cuts out a part of each picture",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
-    }
-
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_change: true, ..Promises::default() }
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        picture::accept(format)
-    }
-
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Source, options, || Cropper::new(options)))
-    }
-
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Sink, options, || Cropper::new(options)))
-    }
-}
-
-struct Cropper {
+pub(crate) struct Cropper {
     requested: Rectangle,
 }
 
 impl Cropper {
-    fn new(options: &Options) -> Self {
-        let side = |name| u32::try_from(options.integer(name)).unwrap_or(0);
-        let or_all = |name| Some(side(name)).filter(|side| *side > 0).unwrap_or(SIDE_MAX);
-        let (width, height) = (or_all("width"), or_all("height"));
-        Cropper { requested: Rectangle { x: side("x"), y: side("y"), width, height } }
-    }
-
     /// The requested part, clipped to the picture. With subsampled colour, it starts at a whole
     /// colour sample.
     fn available(&self, picture: &Geometry) -> StageResult<Rectangle> {
@@ -86,6 +49,20 @@ fn cropped(from: &Geometry, part: Rectangle) -> StageResult<Geometry> {
 }
 
 impl Filter for Cropper {
+    const ENTRY: ModuleEntry = ModuleEntry {
+        name: "crop",
+        summary: "cuts out a part of each picture",
+        doc: include_str!("doc.md"),
+        options: &OPTIONS,
+    };
+
+    fn new(options: &Options) -> Self {
+        let side = |name| u32::try_from(options.integer(name)).unwrap_or(0);
+        let or_all = |name| Some(side(name)).filter(|side| *side > 0).unwrap_or(SIDE_MAX);
+        let (width, height) = (or_all("width"), or_all("height"));
+        Cropper { requested: Rectangle { x: side("x"), y: side("y"), width, height } }
+    }
+
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let from = picture.geometry;
         let part = self.available(&from)?;

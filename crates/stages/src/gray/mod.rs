@@ -3,43 +3,27 @@
 #[cfg(test)]
 mod tests;
 
-use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, channels, too_large};
-use contract::{Format, Half, ModuleEntry, Options, Pair, Promises, Site, Stage, StageResult};
+use crate::picture::{AT, Filter, Memory, PartialPicture, Picture, PicturePair, channels, too_large};
+use contract::{ModuleEntry, Options, StageResult};
 use wire::formats::video::{Geometry, PixelFormat};
 
 /// The pair.
-pub(crate) struct Gray;
+pub(crate) static GRAY: PicturePair<GrayFilter> = PicturePair::new();
 
-impl Pair for Gray {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "gray",
-            summary: "removes the colours of pictures, and a third or more of the bytes",
-            doc: include_str!("doc.md"),
-            options: &[AT],
-        }
-    }
-
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_change: true, ..Promises::default() }
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        picture::accept(format)
-    }
-
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Source, options, || GrayFilter))
-    }
-
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Sink, options, || GrayFilter))
-    }
-}
-
-struct GrayFilter;
+pub(crate) struct GrayFilter;
 
 impl Filter for GrayFilter {
+    const ENTRY: ModuleEntry = ModuleEntry {
+        name: "gray",
+        summary: "removes the colours of pictures, and a third or more of the bytes",
+        doc: include_str!("doc.md"),
+        options: &[AT],
+    };
+
+    fn new(_options: &Options) -> Self {
+        GrayFilter
+    }
+
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let Picture { geometry, pixels } = picture;
         let (plane, gray) = (geometry.plane(0), self.geometry(&geometry)?);

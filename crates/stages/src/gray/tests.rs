@@ -1,4 +1,4 @@
-use super::Gray;
+use super::GRAY;
 use crate::picture::tests::*;
 use contract::{Body, Format, Half};
 use testkit::stage::conforms;
@@ -7,7 +7,7 @@ use wire::formats::video::{PixelFormat, Rectangle};
 #[test]
 fn it_conforms() {
     for side in ["source", "sink"] {
-        conforms(&Gray, &[("at", side)], &Format::Video);
+        conforms(&GRAY, &[("at", side)], &Format::Video);
     }
 }
 
@@ -16,7 +16,7 @@ fn brightness_is_as_in_bt_601() {
     for pixels in [PixelFormat::Rgb24, PixelFormat::Bgrx32] {
         let from = geometry(pixels, 37, 5, 6);
         let bytes = noise(from.bytes(), 1);
-        let (to, gray) = filtered(&Gray, &[], from, &bytes);
+        let (to, gray) = filtered(&GRAY, &[], from, &bytes);
         assert_eq!(to, geometry(PixelFormat::Gray8, 37, 5, 0));
         for (x, y) in (0..37).flat_map(|x| (0..5).map(move |y| (x, y))) {
             let pixel = pixel(&from, &bytes, 0, x, y);
@@ -30,7 +30,7 @@ fn brightness_is_as_in_bt_601() {
         [([0; 3], 0), ([255; 3], 255), ([255, 0, 0], 77), ([0, 255, 0], 149), ([0, 0, 255], 29)]
     {
         let one = geometry(PixelFormat::Rgb24, 1, 1, 0);
-        assert_eq!(filtered(&Gray, &[], one, &colour).1, [expected]);
+        assert_eq!(filtered(&GRAY, &[], one, &colour).1, [expected]);
     }
 }
 
@@ -41,7 +41,7 @@ fn the_plane_of_brightness_is_shared() {
         let bytes = noise(from.bytes(), 2);
         let sent = Body::from(bytes.clone());
         let first = sent.chunks().next().unwrap().as_ptr();
-        let mut source = half(&Gray, &[], Half::Source);
+        let mut source = half(&GRAY, &[], Half::Source);
         let output = output_of(&mut *source, frame(from, sent)).unwrap();
         assert_eq!(output.chunks().nth(1).unwrap().as_ptr(), first, "copied");
         assert_eq!(output, frame(geometry(PixelFormat::Gray8, 17, 9, 3), bytes[..180].to_vec()));
@@ -54,7 +54,7 @@ fn rectangles_become_gray() {
     let places =
         [Rectangle { x: 1, y: 2, width: 2, height: 1 }, Rectangle { x: 9, y: 9, width: 1, height: 1 }];
     let pixels = [[255, 255, 255, 7], [0, 0, 255, 7], [255, 0, 0, 7]].concat();
-    let mut source = half(&Gray, &[], Half::Source);
+    let mut source = half(&GRAY, &[], Half::Source);
     let output = output_of(&mut *source, rectangles(from, &places, &pixels)).unwrap();
     assert_eq!(output, rectangles(geometry(PixelFormat::Gray8, 10, 10, 0), &places, &[255, 77, 29]));
 }

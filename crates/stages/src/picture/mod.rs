@@ -9,9 +9,10 @@ pub(crate) mod tests;
 use buffers::{Lease, Pool};
 use bytes::Bytes;
 use contract::{
-    Body, Format, Half, Message, OptionKind, OptionSpec, Options, Outbox, PassThrough, Port, Report, Stage,
-    StageError, StageResult, Time,
+    Body, Format, Half, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
+    Port, Promises, Report, Site, Stage, StageError, StageResult, Time,
 };
+use std::marker::PhantomData;
 use wire::WireError;
 use wire::formats::video::{
     Content, Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles, unpack_yuyv,
@@ -132,7 +133,19 @@ impl Memory {
 }
 
 /// Transforms pictures. Pixels are never [`PixelFormat::Mjpeg`] or [`PixelFormat::Yuyv`] here.
-pub(crate) trait Filter: Send {
+pub(crate) trait Filter: Send + Sized + 'static {
+    /// The entry of the filter's pair.
+    const ENTRY: ModuleEntry;
+
+    /// Makes a filter with these options.
+    fn new(options: &Options) -> Self;
+
+    /// Checks conditions between options.
+    fn check(options: &Options) -> Result<(), String> {
+        let _ = options;
+        Ok(())
+    }
+
     /// Transforms a whole picture.
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture>;
 
@@ -181,17 +194,47 @@ impl<F: Filter> Stage for FilterStage<F> {
     }
 }
 
-/// A half of a pair with a filter: active if option [`AT`] says so, else pass-through.
-pub(crate) fn half<F: Filter + 'static>(
-    half: Half,
-    options: &Options,
-    filter: impl FnOnce() -> F,
-) -> Box<dyn Stage> {
+/// The pair of a filter. Option [`AT`] names the half that filters; the other one is pass-through.
+pub(crate) struct PicturePair<F>(PhantomData<fn() -> F>);
+
+impl<F> PicturePair<F> {
+    pub(crate) const fn new() -> Self {
+        PicturePair(PhantomData)
+    }
+}
+
+impl<F: Filter> Pair for PicturePair<F> {
+    fn entry(&self) -> ModuleEntry {
+        F::ENTRY
+    }
+
+    fn promises(&self, _options: &Options) -> Promises {
+        Promises { may_change: true, ..Promises::default() }
+    }
+
+    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
+        accept(format)
+    }
+
+    fn check(&self, options: &Options) -> Result<(), String> {
+        F::check(options)
+    }
+
+    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+        Ok(half::<F>(Half::Source, options))
+    }
+
+    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
+        Ok(half::<F>(Half::Sink, options))
+    }
+}
+
+fn half<F: Filter>(half: Half, options: &Options) -> Box<dyn Stage> {
     if !is_active(half, options) {
         return Box::new(PassThrough);
     }
     let (memory, unpacked) = (Memory::new(), Memory::new());
-    Box::new(FilterStage { filter: filter(), memory, unpacked, frames: 0, others: 0 })
+    Box::new(FilterStage { filter: F::new(options), memory, unpacked, frames: 0, others: 0 })
 }
 
 /// True if option [`AT`] makes this half the active one.

@@ -192,7 +192,7 @@ fn only_the_chosen_half_is_active() {
     let given = [[("at", "sink"), ("brightness", "9")], [("at", "source"), ("brightness", "9")]];
     for (active, given) in [Half::Sink, Half::Source].into_iter().zip(given) {
         for side in [Half::Source, Half::Sink] {
-            let mut stage = half(&crate::colour::Colour, &given, side);
+            let mut stage = half(&crate::colour::COLOUR, &given, side);
             let changed =
                 output_of(&mut *stage, frame(gray, vec![1; 64])).unwrap() != frame(gray, vec![1; 64]);
             assert_eq!(changed, side == active);
@@ -206,7 +206,7 @@ fn yuyv_is_converted_to_planes() {
     let size = geometry(PixelFormat::Yuyv, 3, 2, 1);
     let row = |first: u8| (first..first + 8).collect::<Vec<u8>>();
     let pixels = [row(10), vec![0], row(30), vec![0]].concat();
-    let (geometry, planes) = filtered(&crate::crop::Crop, &[], size, &pixels);
+    let (geometry, planes) = filtered(&crate::crop::CROP, &[], size, &pixels);
     assert_eq!((geometry.pixels(), geometry.width(), geometry.height()), (PixelFormat::I422, 3, 2));
     assert_eq!(geometry.rate(), (30, 1));
     assert_eq!(planes, [10, 12, 14, 30, 32, 34, 11, 15, 31, 35, 13, 17, 33, 37]);
@@ -218,6 +218,6 @@ fn a_picture_in_pieces_is_joined() {
     let pixels = noise(128, 3);
     let body = frame(size, pixels.clone()).into_bytes();
     let pieces: Body = body.chunks(7).map(contract::Bytes::copy_from_slice).collect();
-    let mut source = half(&crate::gray::Gray, &[], Half::Source);
+    let mut source = half(&crate::gray::GRAY, &[], Half::Source);
     assert_eq!(output_of(&mut *source, pieces).unwrap(), frame(size, pixels));
 }

@@ -3,16 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use crate::picture::{self, AT, Filter, Memory, PartialPicture, Picture, too_large};
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageError,
-    StageResult, agreed,
-};
+use crate::picture::{AT, Filter, Memory, PartialPicture, Picture, PicturePair, too_large};
+use contract::{ModuleEntry, OptionKind, OptionSpec, Options, StageError, StageResult, agreed};
 use resize::{From, Resizer, To};
 use wire::formats::video::{Geometry, Plane, SIDE_MAX};
 
 /// The pair.
-pub(crate) struct Scale;
+pub(crate) static SCALE: PicturePair<Scaler> = PicturePair::new();
 
 const SIDE: OptionKind = OptionKind::Integer { min: 0, max: SIDE_MAX as i64 };
 
@@ -34,42 +31,7 @@ static OPTIONS: [OptionSpec; 5] = [
     AT,
 ];
 
-impl Pair for Scale {
-    fn entry(&self) -> ModuleEntry {
-        ModuleEntry {
-            name: "scale",
-            summary: "resizes pictures",
-            doc: include_str!("doc.md"),
-            options: &OPTIONS,
-        }
-    }
-
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_change: true, ..Promises::default() }
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        picture::accept(format)
-    }
-
-    fn check(&self, options: &Options) -> Result<(), String> {
-        let sides = options.integer("width") + options.integer("height");
-        match options.number("factor") != 1.0 && sides > 0 {
-            true => Err("`factor` contradicts `width` and `height`: give one of them".into()),
-            false => Ok(()),
-        }
-    }
-
-    fn source(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Source, options, || Scaler::new(options)))
-    }
-
-    fn sink(&self, options: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(picture::half(Half::Sink, options, || Scaler::new(options)))
-    }
-}
-
-struct Scaler {
+pub(crate) struct Scaler {
     width: u32,
     height: u32,
     factor: f64,
@@ -77,23 +39,6 @@ struct Scaler {
 }
 
 impl Scaler {
-    fn new(options: &Options) -> Self {
-        let side = |name| u32::try_from(options.integer(name)).unwrap_or(0);
-        let filter = match options.text("filter") {
-            "nearest" => resize::Filter::Nearest,
-            "box" => resize::Filter::Box,
-            "bicubic" => resize::Filter::Bicubic,
-            "lanczos" => resize::Filter::Lanczos,
-            _ => resize::Filter::Bilinear,
-        };
-        Scaler {
-            width: side("width"),
-            height: side("height"),
-            factor: options.number("factor"),
-            resizer: Resizer::new(filter),
-        }
-    }
-
     /// The geometry of the resized picture.
     fn scaled(&self, from: &Geometry) -> StageResult<Geometry> {
         let multiplied = |side: u32, factor: f64| ((f64::from(side) * factor).round() as u32).max(1);
@@ -133,6 +78,38 @@ impl Scaler {
 }
 
 impl Filter for Scaler {
+    const ENTRY: ModuleEntry = ModuleEntry {
+        name: "scale",
+        summary: "resizes pictures",
+        doc: include_str!("doc.md"),
+        options: &OPTIONS,
+    };
+
+    fn new(options: &Options) -> Self {
+        let side = |name| u32::try_from(options.integer(name)).unwrap_or(0);
+        let filter = match options.text("filter") {
+            "nearest" => resize::Filter::Nearest,
+            "box" => resize::Filter::Box,
+            "bicubic" => resize::Filter::Bicubic,
+            "lanczos" => resize::Filter::Lanczos,
+            _ => resize::Filter::Bilinear,
+        };
+        Scaler {
+            width: side("width"),
+            height: side("height"),
+            factor: options.number("factor"),
+            resizer: Resizer::new(filter),
+        }
+    }
+
+    fn check(options: &Options) -> Result<(), String> {
+        let sides = options.integer("width") + options.integer("height");
+        match options.number("factor") != 1.0 && sides > 0 {
+            true => Err("`factor` contradicts `width` and `height`: give one of them".into()),
+            false => Ok(()),
+        }
+    }
+
     fn frame(&mut self, picture: Picture, memory: &mut Memory) -> StageResult<Picture> {
         let from = picture.geometry;
         let to = self.scaled(&from)?;

@@ -1,4 +1,4 @@
-use super::Scale;
+use super::SCALE;
 use crate::picture::tests::*;
 use contract::{Format, Half, Options, Pair};
 use testkit::stage::conforms;
@@ -7,13 +7,13 @@ use wire::formats::video::{Geometry, PixelFormat, Rectangle};
 #[test]
 fn it_conforms() {
     for given in [&[][..], &[("width", "7"), ("filter", "lanczos")], &[("factor", "2"), ("at", "sink")]] {
-        conforms(&Scale, given, &Format::Video);
+        conforms(&SCALE, given, &Format::Video);
     }
 }
 
 fn size(given: &[(&str, &str)], width: u32, height: u32) -> (u32, u32) {
     let from = geometry(PixelFormat::I420, width, height, 0);
-    let (to, _) = filtered(&Scale, given, from, &vec![0; from.bytes()]);
+    let (to, _) = filtered(&SCALE, given, from, &vec![0; from.bytes()]);
     assert_eq!((to.pixels(), to.rate()), (PixelFormat::I420, (30, 1)));
     (to.width(), to.height())
 }
@@ -26,8 +26,8 @@ fn the_size_is_as_requested_and_keeps_proportions() {
     assert_eq!(size(&[("factor", "0.5")], 640, 481), (320, 241));
     assert_eq!(size(&[("factor", "0.001")], 640, 480), (1, 1));
     assert_eq!(size(&[], 641, 479), (641, 479));
-    let both = Options::check(Scale.options(), [("factor", "2"), ("width", "3")]).unwrap();
-    assert!(Scale.check(&both).unwrap_err().contains("contradict"));
+    let both = Options::check(SCALE.options(), [("factor", "2"), ("width", "3")]).unwrap();
+    assert!(SCALE.check(&both).unwrap_err().contains("contradict"));
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn half_the_size_is_the_mean_of_four() {
         for padding in [0, 1, 12] {
             let from = geometry(pixels, 32, 16, padding);
             let bytes = noise(from.bytes(), 1);
-            let (to, half) = filtered(&Scale, &given, from, &bytes);
+            let (to, half) = filtered(&SCALE, &given, from, &bytes);
             assert_eq!(to, geometry(pixels, 16, 8, 0));
             for number in 0..to.planes() {
                 let plane = to.plane(number);
@@ -64,7 +64,7 @@ fn twice_the_size_repeats_pixels() {
     for pixels in PLAIN {
         let from = geometry(pixels, 9, 5, 2);
         let bytes = noise(from.bytes(), 2);
-        let (to, twice) = filtered(&Scale, &[("factor", "2"), ("filter", "nearest")], from, &bytes);
+        let (to, twice) = filtered(&SCALE, &[("factor", "2"), ("filter", "nearest")], from, &bytes);
         for (x, y) in (0..18).flat_map(|x| (0..10).map(move |y| (x, y))) {
             assert_eq!(
                 pixel(&to, &twice, 0, x, y),
@@ -81,7 +81,7 @@ fn a_plain_picture_stays_plain_with_every_filter() {
         for pixels in PLAIN {
             let from = geometry(pixels, 31, 17, 5);
             let given = [("width", "47"), ("height", "11"), ("filter", filter)];
-            let (to, output) = filtered(&Scale, &given, from, &plain(&from, [200, 90, 30]));
+            let (to, output) = filtered(&SCALE, &given, from, &plain(&from, [200, 90, 30]));
             assert_eq!(output, plain(&to, [200, 90, 30]), "{filter} {pixels:?}");
         }
     }
@@ -89,7 +89,7 @@ fn a_plain_picture_stays_plain_with_every_filter() {
 
 #[test]
 fn impossible_sizes_and_rectangles_are_errors() {
-    let mut large = half(&Scale, &[("width", "16384")], Half::Source);
+    let mut large = half(&SCALE, &[("width", "16384")], Half::Source);
     let square = Geometry::new(PixelFormat::Bgrx32, 64, 64).unwrap();
     let error = output_of(&mut *large, frame(square, vec![0; square.bytes()])).unwrap_err();
     assert!(error.to_string().contains("over the limit"), "{error}");
