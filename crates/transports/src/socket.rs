@@ -48,18 +48,36 @@ pub(crate) fn peer_name(socket: BorrowedFd<'_>) -> String {
     }
 }
 
-/// Requests kernel buffers of these sizes; the kernel may grant less. 0 keeps the kernel's own choice, which adapts
-/// for TCP.
-pub(crate) fn set_buffers(socket: BorrowedFd<'_>, send_bytes: usize, receive_bytes: usize) -> PartnerResult {
-    if send_bytes > 0 {
-        sockopt::set_socket_send_buffer_size(socket, send_bytes)
+/// Requests kernel buffers of this size; the kernel may grant less. 0 keeps the kernel's own choice, which adapts for
+/// TCP.
+pub(crate) fn set_buffers(socket: BorrowedFd<'_>, bytes: usize) -> PartnerResult {
+    if bytes > 0 {
+        sockopt::set_socket_send_buffer_size(socket, bytes)
             .map_err(|error| PartnerError::os("set the socket's send buffer", error))?;
-    }
-    if receive_bytes > 0 {
-        sockopt::set_socket_recv_buffer_size(socket, receive_bytes)
+        sockopt::set_socket_recv_buffer_size(socket, bytes)
             .map_err(|error| PartnerError::os("set the socket's receive buffer", error))?;
     }
     Ok(())
+}
+
+/// Returns true if the error has one of these numbers.
+pub(crate) fn is(error: &io::Error, numbers: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|number| numbers.contains(&number))
+}
+
+/// Returns true for errors that end when the network or the peer returns. Until then datagrams are lost.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    let transient = [
+        Errno::CONNREFUSED,
+        Errno::NETUNREACH,
+        Errno::HOSTUNREACH,
+        Errno::HOSTDOWN,
+        Errno::NETDOWN,
+        Errno::NOBUFS,
+        Errno::PERM,
+        Errno::MSGSIZE,
+    ];
+    is(error, &transient)
 }
 
 /// Returns true for `EAGAIN`: the call would block.

@@ -379,8 +379,8 @@ impl QuicConnection {
             Ok(received) => received,
             // For example, an earlier datagram found the peer's port closed. The port may open again.
             Err(error) => {
-                self.is_refused |= is(&error, &[Errno::CONNREFUSED]);
-                return !socket::would_block(&error) && is_transient(&error);
+                self.is_refused |= socket::is(&error, &[Errno::CONNREFUSED]);
+                return !socket::would_block(&error) && socket::is_transient(&error);
             }
         };
         self.is_refused = false;
@@ -508,13 +508,13 @@ impl QuicConnection {
                 }
                 Err(error) if socket::would_block(&error) => return Err(error),
                 // The error belongs to an earlier datagram; this one was not sent.
-                Err(error) if is(&error, &[Errno::CONNREFUSED]) && refusals < REFUSALS_MAX => {
+                Err(error) if socket::is(&error, &[Errno::CONNREFUSED]) && refusals < REFUSALS_MAX => {
                     refusals += 1;
                     self.is_refused = true;
                 }
                 Err(error) => {
                     // The kernel or the network device cannot split a batch.
-                    self.output.is_unbatched |= segment.is_some() && !is_transient(&error);
+                    self.output.is_unbatched |= segment.is_some() && !socket::is_transient(&error);
                     self.counts.unsent_datagrams += count;
                     return Ok(());
                 }
@@ -622,23 +622,4 @@ fn over(reason: &ConnectionError) -> CloseReason {
         ConnectionError::Reset => CloseReason::Failed("the other host has restarted".into()),
         other => CloseReason::Failed(other.to_string()),
     }
-}
-
-fn is(error: &io::Error, numbers: &[Errno]) -> bool {
-    Errno::from_io_error(error).is_some_and(|number| numbers.contains(&number))
-}
-
-/// Returns true for errors that end when the network or the peer returns. Until then datagrams are lost.
-fn is_transient(error: &io::Error) -> bool {
-    let transient = [
-        Errno::CONNREFUSED,
-        Errno::NETUNREACH,
-        Errno::HOSTUNREACH,
-        Errno::HOSTDOWN,
-        Errno::NETDOWN,
-        Errno::NOBUFS,
-        Errno::PERM,
-        Errno::MSGSIZE,
-    ];
-    is(error, &transient)
 }

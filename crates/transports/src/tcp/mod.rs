@@ -106,7 +106,7 @@ fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
             .map_err(|error| PartnerError::os(format!("set the congestion control `{congestion}`"), error))?;
     }
     let bytes = options.size("socket_bytes");
-    socket::set_buffers(socket.as_fd(), bytes, bytes)
+    socket::set_buffers(socket.as_fd(), bytes)
 }
 
 /// One connected TCP socket as a partner.
@@ -376,10 +376,7 @@ impl Partner for TcpPartner {
     }
 
     fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
-        if self.slot.is_held() {
-            return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
-        }
-        let next = self.next()?;
+        let next = if self.slot.is_held() { Next::Nothing } else { self.next()? };
         self.slot.answer(self.flow, request, || Ok(next))
     }
 

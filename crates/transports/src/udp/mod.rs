@@ -136,7 +136,7 @@ impl TransportClass for Udp {
         keys: Option<&SealKeys>,
     ) -> PartnerResult<Box<dyn Partner>> {
         let bytes = options.size("socket_bytes");
-        socket::set_buffers(socket.as_fd(), bytes, bytes)?;
+        socket::set_buffers(socket.as_fd(), bytes)?;
         // Best effort: without UDP_GRO each call receives one datagram.
         let _ = sys::net::join_datagrams(&socket);
         Ok(Box::new(UdpPartner::new(socket, options, keys)))
@@ -329,7 +329,7 @@ impl UdpPartner {
                     refusals += 1;
                     continue;
                 }
-                Err(error) if is_transient(&error) => self.counts.unsent_datagrams += count as u64,
+                Err(error) if socket::is_transient(&error) => self.counts.unsent_datagrams += count as u64,
                 Err(error) => return Err(self.failed(error)),
             }
             self.counts.sent_bytes += batch.parts[..count].iter().sum::<usize>() as u64;
@@ -427,7 +427,7 @@ impl UdpPartner {
                 error if socket::would_block(&error) && self.is_streaming() => std::hint::spin_loop(),
                 error if socket::would_block(&error) => return Ok(false),
                 // For example, an earlier datagram found the peer's port closed. The port may open again.
-                error if is_transient(&error) => return Ok(true),
+                error if socket::is_transient(&error) => return Ok(true),
                 error => return Err(self.failed(error)),
             }
         };
@@ -554,33 +554,14 @@ impl UdpPartner {
     }
 }
 
-fn is(error: &io::Error, numbers: &[Errno]) -> bool {
-    Errno::from_io_error(error).is_some_and(|number| numbers.contains(&number))
-}
-
 /// Returns true if the kernel or the network device cannot split this batch (`udp(7)`, UDP_SEGMENT).
 fn is_unbatchable(error: &io::Error) -> bool {
-    is(error, &[Errno::IO, Errno::INVAL, Errno::MSGSIZE, Errno::OPNOTSUPP, Errno::NOPROTOOPT])
+    socket::is(error, &[Errno::IO, Errno::INVAL, Errno::MSGSIZE, Errno::OPNOTSUPP, Errno::NOPROTOOPT])
 }
 
 /// Returns true if an earlier datagram found the peer's port closed.
 fn is_refusal(error: &io::Error) -> bool {
-    is(error, &[Errno::CONNREFUSED])
-}
-
-/// Returns true for errors that end when the network or the peer returns. Until then datagrams are lost.
-fn is_transient(error: &io::Error) -> bool {
-    let transient = [
-        Errno::CONNREFUSED,
-        Errno::NETUNREACH,
-        Errno::HOSTUNREACH,
-        Errno::HOSTDOWN,
-        Errno::NETDOWN,
-        Errno::NOBUFS,
-        Errno::PERM,
-        Errno::MSGSIZE,
-    ];
-    is(error, &transient)
+    socket::is(error, &[Errno::CONNREFUSED])
 }
 
 impl Partner for UdpPartner {
@@ -632,10 +613,7 @@ impl Partner for UdpPartner {
     }
 
     fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
-        if self.slot.is_held() {
-            return self.slot.answer(self.flow, request, || Ok(Next::Nothing));
-        }
-        let next = self.next()?;
+        let next = if self.slot.is_held() { Next::Nothing } else { self.next()? };
         self.slot.answer(self.flow, request, || Ok(next))
     }
 
