@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use wire::control::{FlowClass, FlowDirection};
-use worker::{Command, Report, Worker};
+use worker::{Command, DriverPlan, Report, Worker};
 
 /// The only driver of each host.
 const DRIVER: u32 = 0;
@@ -82,7 +82,8 @@ pub(crate) fn run_in_turns(
         let origin = PartnerOrigin::Ready(host.device);
         // Both hosts are this process: their clocks have no offset.
         ask(worker, Command::Facts(LinkFacts::default()))?;
-        ask(worker, Command::Add { driver: DRIVER, origin, role, flows: link.flows(), transport })?;
+        let plan = DriverPlan { role, flows: link.flows(), transport };
+        ask(worker, Command::Add { driver: DRIVER, origin, plan })?;
         sockets.push((worker, host.socket));
     }
     begun();

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
-use worker::{Command, Worker};
+use worker::{Command, DriverPlan, Worker};
 
 /// Bytes of a descriptor of a message in shared memory.
 const DESCRIPTOR_BYTES: usize = 16;
@@ -76,9 +76,10 @@ pub(crate) fn send<T>(sending: Sending<'_>, socket: TcpStream, results: &Receive
     let worker = Worker::start("near", Limits::default())?;
     let transport = TransportPlan { class: &GAUGE, options };
     let origin = PartnerOrigin::Ready(device);
+    let plan = DriverPlan { role: Role::Device, flows: vec![plan], transport };
     let commands = [
         Command::Facts(LinkFacts::default()),
-        Command::Add { driver: DRIVER, origin, role: Role::Device, flows: vec![plan], transport },
+        Command::Add { driver: DRIVER, origin, plan },
         Command::Link { driver: DRIVER, transport: None, socket: socket.into(), keys: None },
     ];
     if !commands.into_iter().all(|command| worker.send(command)) {

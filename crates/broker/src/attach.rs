@@ -40,7 +40,7 @@ use trust::{Known, PeerKey, Trust};
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
-use worker::{Command, Workers};
+use worker::{Command, DriverPlan, Workers};
 
 /// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -558,8 +558,8 @@ impl ApplicationHost {
             Some(choice) => {
                 let (origin, node) = make_node(choice, suitable, &description)?;
                 let (role, transport) = (Role::Application, self.transport.clone());
-                let command = Command::Add { driver: number, origin, role, flows: plans.clone(), transport };
-                self.common.workers.send(command);
+                let plan = DriverPlan { role, flows: plans.clone(), transport };
+                self.common.workers.send(Command::Add { driver: number, origin, plan });
                 let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
                 driver.own.node = node.clone();
                 emit(Event::Attached { name: driver.name.clone(), node, pipelines });

@@ -104,7 +104,8 @@ impl Source {
             site: Site::default(),
         };
         let partner = Box::new(BenchPartner::new(&device));
-        let driver = Driver::new(partner, Role::Application, &[plan], false, &Limits::default()).unwrap();
+        let (role, limits) = (Role::Application, Limits::default());
+        let driver = Driver::resume(partner, role, &[plan], false, &limits, Default::default()).unwrap();
         Source {
             driver,
             device,

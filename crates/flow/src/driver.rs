@@ -94,18 +94,8 @@ fn context<'a>(
 }
 
 impl Driver {
-    /// Builds the paths of `flows` on this side's partner. `lossy`: the transport may lose records.
-    pub fn new(
-        partner: Box<dyn Partner>,
-        role: Role,
-        flows: &[FlowPlan],
-        lossy: bool,
-        limits: &Limits,
-    ) -> Result<Driver, DriverError> {
-        Driver::resume(partner, role, flows, lossy, limits, Default::default())
-    }
-
-    /// Builds the paths and resumes each flow whose recovery log holds a worker's saved state.
+    /// Builds the paths of `flows` on this side's partner, and resumes each flow whose recovery log holds a worker's
+    /// saved state. `lossy`: the transport may lose records.
     pub fn resume(
         partner: Box<dyn Partner>,
         role: Role,

@@ -14,6 +14,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use wire::{FlowControl, Reader, WireError, Writer};
 
+/// The parts of a driver that the hosts agree on.
+#[derive(Clone)]
+pub struct DriverPlan {
+    /// Role of this host.
+    pub role: Role,
+    /// Flows of the driver.
+    pub flows: Vec<FlowPlan>,
+    /// Transport of the driver.
+    pub transport: TransportPlan,
+}
+
 /// A request from the broker to a worker.
 pub enum Command {
     /// Build a driver.
@@ -22,12 +33,8 @@ pub enum Command {
         driver: u32,
         /// Device or node.
         origin: PartnerOrigin,
-        /// Role of this host.
-        role: Role,
-        /// Flows of the driver.
-        flows: Vec<FlowPlan>,
-        /// Transport of the driver.
-        transport: TransportPlan,
+        /// Its flows and their transport.
+        plan: DriverPlan,
     },
     /// Set the recovery memory of a driver that is added next. The broker holds it too. If a previous worker saved
     /// state there, the driver resumes from it.
@@ -190,7 +197,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
     match command {
         command @ (Command::Add { origin: PartnerOrigin::Ready(_), .. }
         | Command::Partner { origin: PartnerOrigin::Ready(_), .. }) => return Err(command),
-        Command::Add { driver, origin, role, flows, transport } => {
+        Command::Add { driver, origin, plan: DriverPlan { role, flows, transport } } => {
             w.u8(ADD).u32(driver).u8(role_byte(role));
             put_origin(&mut w, origin, &mut given);
             put_plans(&mut w, &flows);
@@ -273,7 +280,8 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
             let (driver, role) = (r.u32("driver")?, role(r)?);
             let origin = origin(r, &mut given)?;
             let flows = plans(r)?;
-            Command::Add { driver, origin, role, flows, transport: transport(r)? }
+            let plan = DriverPlan { role, flows, transport: transport(r)? };
+            Command::Add { driver, origin, plan }
         }
         PARTNER => Command::Partner { driver: r.u32("driver")?, origin: origin(r, &mut given)? },
         MEMORY => {

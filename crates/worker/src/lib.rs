@@ -25,7 +25,7 @@ mod thread;
 mod turns;
 mod workers;
 
-pub use command::Command;
+pub use command::{Command, DriverPlan};
 pub use process::{run_in_processes, serve_worker};
 pub use report::Report;
 pub use thread::Worker;

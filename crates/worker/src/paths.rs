@@ -1,7 +1,7 @@
 //! The loop of a worker: handles commands and runs the paths of many drivers. It is the same in a thread and in a
 //! process, which differ in their [`ControlChannel`].
 
-use super::{Command, Report};
+use super::{Command, DriverPlan, Report};
 use contract::{End, PartnerError, Role, SealKeys, Site, Time};
 use flow::driver::Driver;
 use flow::fair::{Processor, Rate};
@@ -233,23 +233,17 @@ impl<C: ControlChannel> Loop<C> {
     }
 
     /// Builds the paths of a driver, and keeps it if that succeeds.
-    fn add(
-        &mut self,
-        driver: u32,
-        origin: PartnerOrigin,
-        role: Role,
-        flows: Vec<FlowPlan>,
-        transport: TransportPlan,
-    ) {
-        let flows = self.with_local_settings(driver, flows);
+    fn add(&mut self, driver: u32, origin: PartnerOrigin, mut plan: DriverPlan) {
+        plan.flows = self.with_local_settings(driver, plan.flows);
         let memory = self.memories.remove(&driver);
-        match build(origin, role, &flows, &transport, &self.limits, memory) {
+        match build(origin, &plan, &self.limits, memory) {
             Ok(mut built) => {
                 if let Some(facts) = self.facts {
                     built.handle_facts(facts);
                 }
                 let (rate, busy) = (Rate::of_device(&self.limits.rates), Duration::ZERO);
                 let (waits, due_at, is_due) = (Party::default(), None, true);
+                let DriverPlan { role, transport, .. } = plan;
                 let entry = Entry { driver: built, role, transport, rate, busy, waits, due_at, is_due };
                 self.drivers.insert(driver, entry);
             }
@@ -269,9 +263,7 @@ impl<C: ControlChannel> Loop<C> {
             Command::Ports { driver, ports } => {
                 self.outlets.insert(driver, outlet::import(ports));
             }
-            Command::Add { driver, origin, role, flows, transport } => {
-                self.add(driver, origin, role, flows, transport)
-            }
+            Command::Add { driver, origin, plan } => self.add(driver, origin, plan),
             Command::Rebuild { driver, flows } => {
                 let (flows, limits) = (self.with_local_settings(driver, flows), self.limits.clone());
                 let result = self.drivers.get_mut(&driver).map(|entry| {
@@ -436,9 +428,7 @@ impl<C: ControlChannel> Loop<C> {
 
 fn build(
     origin: PartnerOrigin,
-    role: Role,
-    flows: &[FlowPlan],
-    transport: &TransportPlan,
+    plan: &DriverPlan,
     limits: &Limits,
     memory: Option<OwnedFd>,
 ) -> Result<Driver, DriverError> {
@@ -447,5 +437,6 @@ fn build(
         Ok(kept) => kept.map_or_else(Default::default, |kept| kept.map(Some)),
         Err(error) => return Err(PartnerError::os("recovery memory", error).into()),
     };
-    Driver::resume(partner, role, flows, transport.class.facts().may_lose, limits, kept)
+    let is_lossy = plan.transport.class.facts().may_lose;
+    Driver::resume(partner, plan.role, &plan.flows, is_lossy, limits, kept)
 }

@@ -2,7 +2,7 @@ use super::codec::Begin;
 use super::command::{emit_command, parse_command};
 use super::line::Line;
 use super::report::{emit_report, parse_report};
-use super::{Command, Report};
+use super::{Command, DriverPlan, Report};
 use contract::{FlowClass, FlowDirection, Format, Offset, Port, Role, SealKeys, Secret, Site, Time};
 use flow::types::{FlowPlan, LinkFacts, Notice};
 use hub::endpoint::FarEnd;
@@ -103,7 +103,8 @@ fn commands() -> impl Strategy<Value = Command> {
     prop_oneof![
         (driver(), origins(), plans()).prop_map(|(driver, origin, flows)| {
             let transport = TransportPlan::defaults("tcp").unwrap();
-            Command::Add { driver, origin, role: Role::Device, flows, transport }
+            let plan = DriverPlan { role: Role::Device, flows, transport };
+            Command::Add { driver, origin, plan }
         }),
         driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
         ".*".prop_map(|program| Command::Spawner { socket: descriptor(), program: program.into() }),

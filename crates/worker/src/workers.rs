@@ -5,13 +5,12 @@
 
 use super::offers::Offers;
 use super::process::Process;
-use super::{Command, Report, Worker};
+use super::{Command, DriverPlan, Report, Worker};
 use contract::{FlowDirection, Half, Role};
 use flow::recovery;
-use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
+use flow::types::{LinkFacts, Notice, driver_of};
 use hub::outlet;
 use hub::{OpenPort, PartnerOrigin};
-use modules::TransportPlan;
 use modules::process::{AllowedProgram, Spawner};
 use modules::{isolation, registry};
 use pipeline::Pipeline;
@@ -49,9 +48,7 @@ struct SupervisedDriver {
     /// Targets of the side ports.
     ports: Vec<OpenPort>,
     memory: OwnedFd,
-    role: Role,
-    flows: Vec<FlowPlan>,
-    transport: TransportPlan,
+    plan: DriverPlan,
     /// The device is gone and may return.
     is_device_gone: bool,
     /// The worker crashed while the device was gone. A new one starts when the device returns.
@@ -85,11 +82,10 @@ impl SupervisedDriver {
             self.device.as_ref().and_then(PartnerOrigin::try_clone).ok_or_else(|| missing("device"))?;
         let ports: Option<_> = self.ports.iter().map(OpenPort::try_clone).collect();
         let ports = ports.ok_or_else(|| missing("side port"))?;
-        let (role, flows, transport) = (self.role, self.flows.clone(), self.transport.clone());
         Ok(vec![
             Command::Memory { driver, memory: self.memory.try_clone()? },
             Command::Ports { driver, ports },
-            Command::Add { driver, origin, role, flows, transport },
+            Command::Add { driver, origin, plan: self.plan.clone() },
         ])
     }
 }
@@ -152,40 +148,24 @@ impl Workers {
     }
 
     /// Places a driver in a process where one can run it, otherwise in a thread.
-    fn place(
-        &mut self,
-        driver: u32,
-        origin: PartnerOrigin,
-        role: Role,
-        flows: Vec<FlowPlan>,
-        transport: TransportPlan,
-    ) {
-        self.offers.begin(driver, &flows);
+    fn place(&mut self, driver: u32, origin: PartnerOrigin, plan: DriverPlan) {
+        self.offers.begin(driver, &plan.flows);
         let left = self.memories.remove(&driver);
         let is_foreign = Process::is_possible() && !matches!(origin, PartnerOrigin::Ready(_));
-        let outlets = flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
+        let outlets = plan.flows.first().map_or(&[][..], |plan| plan.pipeline.outlets());
         let ports = is_foreign.then(|| outlet::export(outlets)).flatten();
         let added = match ports {
             Some(ports) => {
                 let supervised = self.memory_after(left).map(|memory| {
                     let (device, is_device_gone, waiting) = (Some(origin), false, None);
-                    Box::new(SupervisedDriver {
-                        device,
-                        ports,
-                        memory,
-                        role,
-                        flows,
-                        transport,
-                        is_device_gone,
-                        waiting,
-                    })
+                    Box::new(SupervisedDriver { device, ports, memory, plan, is_device_gone, waiting })
                 });
                 supervised.and_then(|supervised| self.add(driver, supervised))
             }
             None if is_sandbox_required() => Err(io::Error::other(UNLOCKED)),
             None => self.start_thread().map(|()| {
                 self.drivers.insert(driver, Place::Thread);
-                self.send_one(driver, Command::Add { driver, origin, role, flows, transport });
+                self.send_one(driver, Command::Add { driver, origin, plan });
             }),
         };
         if let Err(error) = added {
@@ -215,13 +195,11 @@ impl Workers {
                 self.processor = ns_per_second;
                 self.send_all(|| Command::Processor { ns_per_second });
             }
-            Command::Add { driver, origin, role, flows, transport } => {
-                self.place(driver, origin, role, flows, transport);
-            }
+            Command::Add { driver, origin, plan } => self.place(driver, origin, plan),
             Command::Rebuild { driver, flows } => {
                 self.offers.begin(driver, &flows);
                 if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
-                    supervised.flows = flows.clone();
+                    supervised.plan.flows = flows.clone();
                     self.allow(driver);
                 }
                 self.send_one(driver, Command::Rebuild { driver, flows });
@@ -256,7 +234,7 @@ impl Workers {
                 if let (Some(Place::Process(supervised)), Some(transport)) =
                     (self.drivers.get_mut(&driver), &transport)
                 {
-                    supervised.transport = transport.clone();
+                    supervised.plan.transport = transport.clone();
                 }
                 let link = Command::Link { driver, transport, socket, keys };
                 match self.waiting(driver) {
@@ -444,7 +422,7 @@ impl Workers {
     fn programs(&self, driver: u32) -> Vec<AllowedProgram> {
         let Some(Place::Process(supervised)) = self.drivers.get(&driver) else { return Vec::new() };
         let of_flow =
-            |(direction, pipeline)| isolation::programs(pipeline, half_of(direction, supervised.role));
+            |(direction, pipeline)| isolation::programs(pipeline, half_of(direction, supervised.plan.role));
         self.offers.of(driver).flat_map(of_flow).collect()
     }
 
@@ -484,7 +462,7 @@ impl Workers {
 
     /// Adds a driver to the process.
     fn add(&mut self, driver: u32, mut supervised: Box<SupervisedDriver>) -> io::Result<()> {
-        self.offers.complete(driver, &mut supervised.flows);
+        self.offers.complete(driver, &mut supervised.plan.flows);
         let commands = supervised.commands(driver);
         // Keep the driver even if it does not start: it may have device state.
         self.drivers.insert(driver, Place::Process(supervised));
@@ -523,7 +501,7 @@ impl Workers {
                     // While its descriptor is open, a device cannot return under its name.
                     Notice::PartnerGone(_) => (supervised.device, supervised.is_device_gone) = (None, true),
                     // While its descriptor is open, a reader of the output would not see the end.
-                    Notice::FlowEnded(_) if supervised.flows.len() == 1 => supervised.device = None,
+                    Notice::FlowEnded(_) if supervised.plan.flows.len() == 1 => supervised.device = None,
                     Notice::Changed { .. } => self.check_change(*driver, notice),
                     _ => {}
                 }
@@ -577,7 +555,7 @@ impl Workers {
 
     /// Adds a driver to a new process after its worker exited with `end`.
     fn restart(&mut self, driver: u32, supervised: Box<SupervisedDriver>, end: &str) {
-        let is_seen = !supervised.transport.class.is_datagram();
+        let is_seen = !supervised.plan.transport.class.is_datagram();
         let added = match self.immediate_crashes < RESTARTS_MAX {
             true => self.add(driver, supervised),
             false => {
@@ -636,6 +614,8 @@ fn half_of(direction: FlowDirection, role: Role) -> Half {
 mod tests {
     use super::*;
     use contract::{FlowClass, Format, Site};
+    use flow::types::FlowPlan;
+    use modules::TransportPlan;
     use pipeline::Origin;
 
     const DRIVER: u32 = 3;
@@ -657,13 +637,12 @@ mod tests {
         workers.offers.begin(DRIVER, std::slice::from_ref(&plan));
         let spec = registry::device_spec("pattern", Role::Device).unwrap();
         let device = registry::open(&spec, Role::Device, None).unwrap();
+        let transport = TransportPlan::defaults("tcp").unwrap();
         let supervised = SupervisedDriver {
             device: Some(PartnerOrigin::Opened(Box::new(device))),
             ports: Vec::new(),
             memory: recovery::memory(&limits).unwrap(),
-            role: Role::Device,
-            flows: vec![plan],
-            transport: TransportPlan::defaults("tcp").unwrap(),
+            plan: DriverPlan { role: Role::Device, flows: vec![plan], transport },
             is_device_gone: false,
             waiting: None,
         };

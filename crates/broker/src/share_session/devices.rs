@@ -9,7 +9,7 @@ use contract::Role;
 use trust::keys::KeyShare;
 use wire::Control;
 use wire::control::{CATALOGUE_ENTRIES_MAX, CatalogueEntry, FLOWS_MAX, PublicKey};
-use worker::Command;
+use worker::{Command, DriverPlan};
 
 impl Session {
     /// Returns the catalogue as this peer may see it.
@@ -100,7 +100,8 @@ impl Session {
         let own = OpenDevice { number, transport: transport.clone() };
         let open = Driver::new(name.into(), device.pipelines.clone(), plans.clone(), own);
         self.common.drivers.insert(driver, open);
-        self.command(Command::Add { driver, origin, role: Role::Device, flows: plans, transport });
+        let plan = DriverPlan { role: Role::Device, flows: plans, transport };
+        self.command(Command::Add { driver, origin, plan });
         emit(Event::Attached { name: name.into(), node: self.common.peer.clone(), pipelines });
         Ok(Control::Opened { driver, class, description, flows, key })
     }
