@@ -258,9 +258,11 @@ impl<D> PeerSession<D> {
                 self.execute(steps)?;
                 return Ok(Some((number, notice)));
             }
-            Notice::PartnerGone(_) | Notice::LinkFailed(_) | Notice::LinkHeldBack | Notice::Failed(_) => {
-                return Ok(Some((number, notice)));
-            }
+            Notice::PartnerGone(_)
+            | Notice::PartnerReturned
+            | Notice::LinkFailed(_)
+            | Notice::LinkHeldBack
+            | Notice::Failed(_) => return Ok(Some((number, notice))),
         }
         Ok(None)
     }

@@ -315,10 +315,10 @@ impl Session {
         }
     }
 
-    /// Hands a reopened device to its driver.
+    /// Hands a reopened device to its driver. The peer is told once the worker has taken it: events before that are in no
+    /// epoch.
     pub fn return_device(&mut self, driver: u32, origin: PartnerOrigin) {
         self.command(Command::Partner { driver, origin });
-        let _ = self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() });
     }
 
     /// Returns the liveness of the peer.
@@ -446,6 +446,9 @@ impl Session {
                     emit(Event::DeviceGone { name: open.name.clone(), reason: reason.clone() });
                 }
                 self.common.link.send(&Control::Presence { driver, present: false, reason })?;
+            }
+            Notice::PartnerReturned if device.as_ref().is_some_and(|device| device.present) => {
+                self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() })?;
             }
             Notice::LinkFailed(reason) => {
                 emit(Event::LinkLost { reason: format!("{}: {reason}", open.name) });

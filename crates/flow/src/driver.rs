@@ -289,6 +289,7 @@ impl Driver {
         if let Some(source) = self.source.as_mut() {
             source.handle_partner(context(&mut self.device, &mut self.network, &self.link, now, notices));
         }
+        notices.push(Notice::PartnerReturned);
         Ok(())
     }
 

@@ -53,6 +53,8 @@ pub enum Notice {
     },
     /// The device or the application's node disappeared.
     PartnerGone(String),
+    /// The driver has taken over the device that returned: it misses no event from here on.
+    PartnerReturned,
     /// The data connection failed.
     LinkFailed(String),
     /// The data connection works, but a new one would be faster.

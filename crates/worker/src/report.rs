@@ -57,6 +57,7 @@ const INCIDENT: u8 = 5;
 const STORE_FULL: u8 = 6;
 const FAILED: u8 = 7;
 const LINK_HELD_BACK: u8 = 8;
+const PARTNER_RETURNED: u8 = 9;
 
 /// Encodes a report.
 pub(super) fn emit_report(report: &Report) -> Vec<u8> {
@@ -117,6 +118,7 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
     match notice {
         Notice::Flow { flow, message } => put_flow_control(w.u8(SEND), *flow, message.clone()),
         Notice::PartnerGone(reason) => drop(w.u8(PARTNER_GONE).text(cut(reason))),
+        Notice::PartnerReturned => drop(w.u8(PARTNER_RETURNED)),
         Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
         Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
         Notice::Changed { direction, result } => {
@@ -145,6 +147,7 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
             }
         }
         PARTNER_GONE => Notice::PartnerGone(text(r, "reason")?),
+        PARTNER_RETURNED => Notice::PartnerReturned,
         LINK_FAILED => Notice::LinkFailed(text(r, "reason")?),
         LINK_HELD_BACK => Notice::LinkHeldBack,
         CHANGED => {

@@ -158,6 +158,7 @@ fn reports() -> impl Strategy<Value = Report> {
         prop_oneof![
             messages().prop_map(move |message| Notice::Flow { flow, message }),
             ".*".prop_map(Notice::PartnerGone),
+            Just(0).prop_map(|_| Notice::PartnerReturned),
             ".*".prop_map(Notice::LinkFailed),
             Just(0).prop_map(|_| Notice::LinkHeldBack),
             (directions(), prop::result::maybe_ok(".*", ".*"))

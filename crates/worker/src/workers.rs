@@ -579,6 +579,8 @@ impl Workers {
         if let Some(link) = waiting.link {
             self.send_one(driver, link);
         }
+        // The new worker begins with the device.
+        self.reports.push_back(Report::Notice { driver, notice: Notice::PartnerReturned });
     }
 
     /// Returns the driver, if it waits for its device without a worker.
