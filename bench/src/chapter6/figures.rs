@@ -6,8 +6,11 @@ use crate::plot::{Chart, Line, Scale, Stack, Stroke};
 use crate::setting::Failure;
 use std::path::Path;
 
-/// The series of a figure: stroke, name, and value in a row.
-const SERIES: [(Stroke, &str, fn(&Row) -> Option<f64>); 4] = [
+/// A series of a figure: stroke, name, and value in a row.
+type Series = (Stroke, &'static str, fn(&Row) -> Option<f64>);
+
+/// The series of the figures.
+const SERIES: [Series; 4] = [
     (Stroke::Solid, "ours over TCP", |row| Some(row.ours)),
     (Stroke::DashDotted, "ours over sealed QUIC", |row| row.sealed),
     (Stroke::Dashed, "bare program", |row| row.bare),
