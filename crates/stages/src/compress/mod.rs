@@ -16,8 +16,8 @@
 //!
 //! # Adding an option
 //!
-//! 1. Add an `agreed(NAME, KIND, DEFAULT, HELP)` to [`OPTIONS`], and a row to the table in
-//!    `doc.md`. Parsing, range checks, help and completion derive from it; a test compares the
+//! 1. Add an entry to [`OPTIONS`]: `agreed(NAME, KIND, DEFAULT, HELP)` for an option that both hosts
+//!    must agree on, `local(…)` for one that only this host may set. Add a row to the table in `doc.md`. Parsing, range checks, help and completion derive from it; a test compares the
 //!    table with the options.
 //! 2. Read it in `Source::new` or `Sink::new`, as `options.size("limit")` does. [`Pair::check`]
 //!    refuses values that do not go together.
