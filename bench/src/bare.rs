@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
+use sys::net::DatagramSplit;
 
 /// Sends `size` bytes and waits for the echo, `count` times. Returns half of each round trip.
 pub(crate) fn ping(
@@ -72,12 +73,13 @@ pub(crate) fn flood_datagrams(
 ) -> Result<(), Failure> {
     let batch = (65_507 / datagram).min(sys::net::SEGMENTS_MAX) * datagram;
     let message = vec![7; size];
+    let mut split = DatagramSplit::default();
     for _ in 0..count {
         for part in message.chunks(batch) {
             while !in_flight.has_room(part.len()) {
                 std::thread::yield_now();
             }
-            while let Err(error) = sys::net::send_datagrams(socket, &[IoSlice::new(part)], datagram as u16) {
+            while let Err(error) = split.send(socket, &[IoSlice::new(part)], Some(datagram as u16)) {
                 if error.kind() != ErrorKind::WouldBlock {
                     return Err(error.into());
                 }

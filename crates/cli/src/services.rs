@@ -12,6 +12,7 @@ use daemon::service::{Source, Supervisor};
 use hub::Joint;
 use modules::Pipelines;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sandbox::SENDMSG_DESCRIPTOR;
 use sandbox::{is_sandbox_required, require_sandbox};
 use std::io;
 use std::sync::Arc;
@@ -170,8 +171,11 @@ fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
 /// `outboard worker`. The worker ignores signals to the process group, because its broker ends it.
 pub(crate) fn worker() -> Result<(), Failure> {
     Termination::take_over()?;
-    let missing = |error| Failure::Usage(format!("only a broker starts this command: descriptor 3: {error}"));
-    Ok(worker::serve_worker(sys::descriptor::inherited(3).map_err(missing)?)?)
+    let inherited = |number| {
+        let missing = |error| format!("only a broker starts this command: descriptor {number}: {error}");
+        sys::descriptor::take_over(number).map_err(|error| Failure::Usage(missing(error)))
+    };
+    Ok(worker::serve_worker(inherited(3)?, inherited(SENDMSG_DESCRIPTOR)?)?)
 }
 
 /// Makes sessions run in worker processes, and raises the descriptor limit of this process to its maximum.

@@ -30,7 +30,7 @@ fn parts(flow: &Value) -> BTreeSet<&str> {
 /// Returns whether this kernel reports the times at which it sends and receives the bytes of a socket.
 fn kernel_tells() -> bool {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let tells = sys::net::keep_times(&socket, false, true).is_ok();
+    let tells = sys::net::keep_times(&socket, false, sys::net::Timestamps::Arrivals).is_ok();
     if !tells {
         testkit::skip::until_vm("this kernel keeps no times of packets");
     }

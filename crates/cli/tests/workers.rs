@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, outboard, workers_of};
+use support::{PATIENCE, Scratch, Service, children, outboard, workers_of};
 use wire::Container;
 
 #[track_caller]
@@ -131,21 +131,22 @@ fn a_change_that_ends_with_a_worker_is_refused() {
 
 /// A pipeline has stages in processes, then none, then some again.
 #[test]
-fn the_spawner_of_a_worker_ends_with_its_last_stage() {
+fn the_stages_of_a_worker_end_with_their_pipeline() {
     let scratch = Scratch::new();
     let (share, address) = Service::share("pattern:size=100,rate=100", &["--name", "staged"]);
     let (from, output) = (format!("{address}/staged"), format!("file:{}", scratch.path("out")));
     let mut attach = Service::start(&["attach", &from, "--as", &output, "--via", "@pipe compress"]);
     attach.wait("attached");
     let brokers = [share.child.id(), attach.child.id()];
+    let is_stage = |child: &i32| {
+        fs::read(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|words| words.split(|byte| *byte == 0).any(|word| word == b"module"))
+    };
     let wait_for = |count: usize| {
-        let is_spawner =
-            |comm: &std::path::PathBuf| fs::read_to_string(comm).is_ok_and(|name| name == "spawner\n");
-        let threads = |broker: &u32| fs::read_dir(format!("/proc/{broker}/task")).unwrap();
-        let names = || brokers.iter().flat_map(threads).map(|thread| thread.unwrap().path().join("comm"));
+        let stages = || brokers.iter().flat_map(|broker| children(*broker)).filter(is_stage);
         let since = Instant::now();
-        while names().filter(is_spawner).count() != count {
-            assert!(since.elapsed() < PATIENCE, "{} instead of {count}", names().filter(is_spawner).count());
+        while stages().count() != count {
+            assert!(since.elapsed() < PATIENCE, "{} instead of {count}", stages().count());
             thread::sleep(Duration::from_millis(2));
         }
     };

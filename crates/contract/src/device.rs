@@ -144,6 +144,12 @@ pub trait DeviceClass: Sync {
     /// The target's name in help texts: `PATH`, `COMMAND`. Empty if the class takes no target.
     fn target(&self) -> &'static str;
 
+    /// The ioctls that a locked worker may call on open devices of this class: direction, group and
+    /// number of each, as `sys::ioctl::code` composes them.
+    fn ioctls(&self) -> &'static [u32] {
+        &[]
+    }
+
     /// Returns true if the class has this side. Most classes have both.
     fn has_role(&self, role: Role) -> bool {
         let _ = role;

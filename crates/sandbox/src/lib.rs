@@ -1,7 +1,9 @@
 //! The sandbox of modules and workers.
 
+mod calls;
 pub mod confine;
 mod requirement;
 
+pub use calls::SENDMSG_DESCRIPTOR;
 pub use confine::{ADVICE, lock_up, try_lock};
 pub use requirement::{is_sandbox_required, require_sandbox};

@@ -9,7 +9,9 @@ use rustix::net::{
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most descriptors in one [`send_with`].
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -27,6 +29,44 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// The descriptors that [`take_over`] has returned, one bit each.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// Takes over descriptor `number` (below 64), which this process inherited and nothing else uses, without a copy. Fails
+/// with `EBADF` if it is not open, or was taken over before.
+pub fn take_over(number: RawFd) -> io::Result<OwnedFd> {
+    let bad = || io::Error::from_raw_os_error(libc::EBADF);
+    let bit = 1_u64.checked_shl(number as u32).ok_or_else(bad)?;
+    // SAFETY: the call changes a flag of the descriptor, if it is open.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if TAKEN.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        return Err(bad());
+    }
+    // SAFETY: it is open. The program that started this one gave it, and this is its first owner here.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Sends like [`send_with`], for a process that may not call `sendmsg(2)`.
+pub type Sender = fn(BorrowedFd<'_>, &[u8], &[OwnedFd]) -> io::Result<usize>;
+
+/// The sender of this process; without one, it sends itself.
+static SENDER: OnceLock<Sender> = OnceLock::new();
+
+/// Makes all later [`pass`] of this process use `sender`. Only the first call has an effect.
+pub fn use_sender(sender: Sender) {
+    SENDER.get_or_init(|| sender);
+}
+
+/// As [`send_with`], also in a process whose sandbox forbids `sendmsg(2)` on this socket ([`use_sender`]).
+pub fn pass(socket: impl AsFd, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
+    match SENDER.get() {
+        Some(sender) if !descriptors.is_empty() => sender(socket.as_fd(), bytes, descriptors),
+        _ => send_with(socket, bytes, descriptors),
+    }
+}
+
 /// Sends `bytes` over a Unix stream, without blocking and without `SIGPIPE`, with copies of `descriptors`
 /// attached to the first byte. Returns the number of bytes sent. Errors are those of `sendmsg(2)`: a full
 /// socket is `WouldBlock`, more than [`DESCRIPTORS_MAX`] descriptors is `InvalidInput`.
@@ -34,13 +74,17 @@ pub fn send_with(socket: impl AsFd, bytes: &[u8], descriptors: &[OwnedFd]) -> io
     if descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if descriptors.is_empty() {
+        // A locked worker may not call `sendmsg(2)` on most sockets.
+        return Ok(retry_on_intr(|| rustix::net::send(&socket, bytes, flags))?);
+    }
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+    if !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     Ok(retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags))?)
 }
 

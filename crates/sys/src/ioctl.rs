@@ -13,6 +13,14 @@ pub(crate) const fn ioctl_number(direction: u32, group: u8, number: u32, bytes: 
     ((direction << 30) | ((bytes as u32) << 16) | ((group as u32) << 8) | number) as libc::Ioctl
 }
 
+/// Direction, group and number of an ioctl, without the size of its argument. An allow-list holds such codes.
+pub const fn code(direction: u32, group: u8, number: u32) -> u32 {
+    ioctl_number(direction, group, number, 0) as u32
+}
+
+/// The bits of [`code`] in the number of an ioctl.
+pub const CODE_MASK: u32 = code(3, 0xff, 0xff);
+
 /// Calls an ioctl that reads or writes one `T` through a pointer.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ pub mod clock;
 pub mod descriptor;
 pub mod event;
 pub mod input;
-mod ioctl;
+pub mod ioctl;
 pub mod listening;
 pub mod load;
 pub mod memory;

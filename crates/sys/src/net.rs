@@ -4,7 +4,7 @@
 
 use crate::clock::real_to_boot_ns;
 use bytes::BytesMut;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The most slices of one gathering system call (`UIO_MAXIOV`).
 pub const SLICES_MAX: usize = 1024;
 
-/// The most datagrams of one [`send_datagrams`] on every kernel that supports it (`UDP_MAX_SEGMENTS`).
+/// The most datagrams of one [`DatagramSplit::send`] on every kernel that supports it (`UDP_MAX_SEGMENTS`).
 pub const SEGMENTS_MAX: usize = 64;
 
 /// Constants of `linux/udp.h` that libc lacks for glibc.
@@ -129,23 +129,6 @@ impl Control {
         header.msg_controllen = self.0.len() as _;
         header
     }
-
-    /// Appends a control message after `used` bytes; returns the new length.
-    fn put<const N: usize>(&mut self, used: usize, level: i32, kind: i32, value: [u8; N]) -> usize {
-        let mut header = self.header();
-        header.msg_control = self.0[used..].as_mut_ptr().cast();
-        header.msg_controllen = (CONTROL_BYTES - used) as _;
-        // SAFETY: indexing has checked that the rest of the space is larger than this message. `used` is a sum
-        // of whole messages, so the next one is aligned.
-        unsafe {
-            let message = libc::CMSG_FIRSTHDR(&header);
-            (*message).cmsg_level = level;
-            (*message).cmsg_type = kind;
-            (*message).cmsg_len = libc::CMSG_LEN(N as u32) as _;
-            libc::CMSG_DATA(message).cast::<[u8; N]>().write_unaligned(value);
-            used + libc::CMSG_SPACE(N as u32) as usize
-        }
-    }
 }
 
 /// Receives one datagram, or several of equal size that the kernel joined (see [`join_datagrams`]), and appends
@@ -233,59 +216,70 @@ fn content<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     }
 }
 
-/// Sends `slices` as consecutive bytes of a stream, or as one datagram, without blocking and without `SIGPIPE`.
-/// Returns the number of bytes sent. Errors are those of `sendmsg(2)`: a full socket is `WouldBlock`.
+/// Sends `slices` as consecutive bytes of a stream, or as one datagram. The socket must not block. Returns the number
+/// of bytes sent. Errors are those of `send(2)` and `writev(2)`: a full socket is `WouldBlock`.
+///
+/// `sendmsg(2)` would do the same, but its address lies in memory, where a seccomp filter cannot see it: a locked worker
+/// may not call it. `writev(2)` raises `SIGPIPE`, which the Rust runtime ignores.
 pub fn send(socket: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent =
-        rustix::io::retry_on_intr(|| sendmsg(&socket, slices, &mut SendAncillaryBuffer::default(), flags))?;
+    let sent = rustix::io::retry_on_intr(|| match slices {
+        [one] => rustix::net::send(&socket, one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+        slices => rustix::io::writev(&socket, slices),
+    })?;
     Ok(sent)
 }
 
-/// Sends `slices` in one system call, all or none, as datagrams of `segment` bytes each; the last one may be
-/// shorter. At most [`SEGMENTS_MAX`] datagrams and 64 KiB. A kernel or device without support fails with `EIO`
-/// or `EINVAL`.
-pub fn send_datagrams(socket: impl AsFd, slices: &[IoSlice<'_>], segment: u16) -> io::Result<usize> {
-    send_message(socket.as_fd(), slices, Some(segment), false)
-}
-
-/// As [`send`], or as [`send_datagrams`] with a `segment`, and requests timestamps of the last byte;
-/// [`sent_time`] returns them. The socket must have [`keep_times`] enabled.
-pub fn send_timed(socket: impl AsFd, slices: &[IoSlice<'_>], segment: Option<u16>) -> io::Result<usize> {
-    send_message(socket.as_fd(), slices, segment, true)
-}
-
-fn send_message(
-    socket: BorrowedFd<'_>,
-    slices: &[IoSlice<'_>],
+/// The size of the datagrams into which the kernel splits the data of each call on a UDP socket (`UDP_SEGMENT`,
+/// `udp(7)`). One value belongs to one socket.
+#[derive(Debug, Default)]
+pub struct DatagramSplit {
+    /// The socket's option; `None`: each call is one datagram.
     segment: Option<u16>,
-    is_timed: bool,
-) -> io::Result<usize> {
-    let mut control = Control([0; CONTROL_BYTES]);
-    let mut used = 0;
-    if let Some(segment) = segment {
-        used = control.put(used, libc::SOL_UDP, UDP_SEGMENT, segment.to_ne_bytes());
-    }
-    if is_timed {
-        used = control.put(used, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, TIMES_ASKED.to_ne_bytes());
-    }
-    let mut header = control.header();
-    header.msg_iov = slices.as_ptr().cast_mut().cast();
-    header.msg_iovlen = slices.len() as _;
-    header.msg_controllen = used as _;
-    // SAFETY: `IoSlice` is guaranteed to have the layout of `iovec`, and the kernel only reads through it. The
-    // control bytes outlive the call, and their length is given.
-    let count =
-        unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
-/// Enables kernel timestamps of data sent by [`send_timed`]; and, if `on`, of received data ([`receive_timed`],
-/// [`Received::arrived_real_ns`]). Fails if the kernel does not support them.
-pub fn keep_times(socket: impl AsFd, is_stream: bool, on: bool) -> io::Result<()> {
+impl DatagramSplit {
+    /// Sends `slices` in one system call, all or none: as one datagram, or as datagrams of `segment` bytes each, of which
+    /// the last may be shorter. At most [`SEGMENTS_MAX`] datagrams and 64 KiB. A kernel or device that cannot split
+    /// fails with `EIO`, `EINVAL` or `ENOPROTOOPT`.
+    pub fn send(
+        &mut self,
+        socket: impl AsFd,
+        slices: &[IoSlice<'_>],
+        segment: Option<u16>,
+    ) -> io::Result<usize> {
+        if self.segment != segment {
+            let option = libc::c_int::from(segment.unwrap_or(0));
+            set_option(socket.as_fd(), libc::SOL_UDP, UDP_SEGMENT, option)?;
+            self.segment = segment;
+        }
+        send(socket, slices)
+    }
+}
+
+/// The kernel timestamps of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timestamps {
+    /// None.
+    Off,
+    /// Those of received data: [`receive_timed`], [`Received::arrived_real_ns`].
+    Arrivals,
+    /// Those of sent data: [`sent_time`].
+    Sends,
+    /// Both.
+    All,
+}
+
+/// Sets the kernel timestamps of a socket. Those of sent data belong to the last byte of each call while they are on; the
+/// kernel numbers them from the first call of this function. Fails if the kernel does not support them.
+pub fn keep_times(socket: impl AsFd, is_stream: bool, timestamps: Timestamps) -> io::Result<()> {
     let stream = if is_stream { TIMES_OF_STREAM } else { 0 };
-    let arrivals = if on { libc::SOF_TIMESTAMPING_RX_SOFTWARE } else { 0 };
-    let flags = (TIMES_BASE | arrivals | stream) as libc::c_int;
+    let (arrivals, sends) = match timestamps {
+        Timestamps::Off => (0, 0),
+        Timestamps::Arrivals => (libc::SOF_TIMESTAMPING_RX_SOFTWARE, 0),
+        Timestamps::Sends => (0, TIMES_ASKED),
+        Timestamps::All => (libc::SOF_TIMESTAMPING_RX_SOFTWARE, TIMES_ASKED),
+    };
+    let flags = (TIMES_BASE | arrivals | sends | stream) as libc::c_int;
     set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
 }
 
@@ -300,7 +294,7 @@ pub enum SentMoment {
     Acknowledged,
 }
 
-/// A timestamp of one [`send_timed`].
+/// A timestamp of one call that sent data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentTime {
     /// For a stream: the number of bytes before its last byte, since [`keep_times`]. For datagrams: the number
@@ -542,7 +536,7 @@ mod tests {
 
     /// Returns true if the kernel supports the option. It is new for streams, and tests skip without it.
     fn has_timestamps(socket: impl AsFd, is_stream: bool) -> bool {
-        let result = keep_times(socket, is_stream, true);
+        let result = keep_times(socket, is_stream, Timestamps::Arrivals);
         if let Err(error) = &result {
             eprintln!("SKIPPED: this kernel keeps no such times: {error}");
         }
@@ -560,7 +554,9 @@ mod tests {
         }
         near.write_all(&[2; 100]).unwrap();
         let before = boot_ns();
-        assert_eq!(send_timed(&near, &[IoSlice::new(&[3; 50])], None).unwrap(), 50);
+        keep_times(&near, true, Timestamps::All).unwrap();
+        assert_eq!(send(&near, &[IoSlice::new(&[3; 50])]).unwrap(), 50);
+        keep_times(&near, true, Timestamps::Arrivals).unwrap();
         let times = sent_times(&near, SentMoment::Acknowledged);
         let after = boot_ns();
         assert!(times.iter().all(|time| time.number == 149), "{times:?}");
@@ -578,7 +574,7 @@ mod tests {
             arrived = receive_timed(&far, [room]).map_or(None, |(_, arrived)| arrived.map(real_to_boot_ns));
         }
         assert!(arrived.is_some_and(|at| at > before && at < boot_ns() + slack), "{arrived:?}");
-        keep_times(&far, true, false).unwrap();
+        keep_times(&far, true, Timestamps::Off).unwrap();
     }
 
     #[test]
@@ -621,15 +617,18 @@ mod tests {
             return;
         }
         send(&near, &[IoSlice::new(b"not asked for")]).unwrap();
+        let mut split = DatagramSplit::default();
         for (number, segment) in [(0, None), (1, Some(100))] {
-            send_timed(&near, &[IoSlice::new(&[5; 250])], segment).unwrap();
+            keep_times(&near, false, Timestamps::All).unwrap();
+            split.send(&near, &[IoSlice::new(&[5; 250])], segment).unwrap();
+            keep_times(&near, false, Timestamps::Arrivals).unwrap();
             let times = sent_times(&near, SentMoment::Driver);
             assert!(times.iter().all(|time| time.number == number), "{times:?}");
         }
         let since = Instant::now();
         loop {
             let mut buffer = BytesMut::with_capacity(1 << 16);
-            send(&near, &[IoSlice::new(b"x")]).unwrap();
+            split.send(&near, &[IoSlice::new(b"x")], None).unwrap();
             if receive_datagrams(&far, &mut buffer).is_ok_and(|received| received.arrived_real_ns.is_some()) {
                 break;
             }

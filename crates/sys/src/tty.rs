@@ -1,5 +1,6 @@
 //! Terminal ioctls beyond `termios(3)` (`ioctl_tty(2)`, `pty(7)`).
 
+use crate::ioctl::{READ, WRITE, code};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,6 +10,39 @@ pub const PACKET_DATA: u8 = 0;
 /// A bit of the first byte: the settings of the slave changed while `EXTPROC` was on (`TIOCPKT_IOCTL`,
 /// asm-generic/ioctls.h; libc lacks it).
 pub const PACKET_SETTINGS: u8 = 64;
+
+/// The ioctls of an open terminal: settings, lines, queues and breaks (`asm-generic/ioctls.h`). None types into it, takes it
+/// over or sends signals.
+pub const IOCTLS: [u32; 27] = [
+    libc::TCGETS as u32,
+    libc::TCSETS as u32,
+    libc::TCSETSW as u32,
+    libc::TCSETSF as u32,
+    code(READ, b'T', 0x2a),
+    code(WRITE, b'T', 0x2b),
+    code(WRITE, b'T', 0x2c),
+    code(WRITE, b'T', 0x2d),
+    libc::TCSBRK as u32,
+    libc::TCSBRKP as u32,
+    libc::TCXONC as u32,
+    libc::TCFLSH as u32,
+    libc::TIOCMGET as u32,
+    libc::TIOCMBIS as u32,
+    libc::TIOCMBIC as u32,
+    libc::TIOCMSET as u32,
+    libc::TIOCOUTQ as u32,
+    libc::TIOCPKT as u32,
+    libc::TIOCSBRK as u32,
+    libc::TIOCCBRK as u32,
+    libc::TIOCSERGETLSR as u32,
+    libc::TIOCGICOUNT as u32,
+    libc::TIOCEXCL as u32,
+    libc::TIOCNXCL as u32,
+    libc::TIOCGWINSZ as u32,
+    libc::TIOCINQ as u32,
+    // TIOCGPTN, the number of a pseudo-terminal.
+    code(READ, b'T', 0x30),
+];
 
 /// Turns packet mode of a pseudo-terminal's master on or off. In packet mode every read starts with a status
 /// byte (`TIOCPKT`).

@@ -14,7 +14,7 @@ pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 /// Largest payload of a UDP datagram over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Option for the kernel's socket buffers of a datagram transport ([`set_buffers`]).
+/// Option for the kernel's socket buffers of a datagram transport ([`prepare`]).
 pub(crate) const BUFFERS: OptionSpec = local(
     "socket_bytes",
     OptionKind::Size { min: 0, max: 1 << 30 },
@@ -48,9 +48,11 @@ pub(crate) fn peer_name(socket: BorrowedFd<'_>) -> String {
     }
 }
 
-/// Requests kernel buffers of this size; the kernel may grant less. 0 keeps the kernel's own choice, which adapts for
-/// TCP.
-pub(crate) fn set_buffers(socket: BorrowedFd<'_>, bytes: usize) -> PartnerResult {
+/// Prepares the socket of a data connection: it never blocks, and each of its two buffers has `bytes`, or
+/// less if the kernel grants less. 0 keeps the choice of the kernel, which adapts for TCP.
+pub(crate) fn prepare(socket: BorrowedFd<'_>, bytes: usize) -> PartnerResult {
+    rustix::io::ioctl_fionbio(socket, true)
+        .map_err(|error| PartnerError::os("make the socket non-blocking", error))?;
     if bytes > 0 {
         sockopt::set_socket_send_buffer_size(socket, bytes)
             .map_err(|error| PartnerError::os("set the socket's send buffer", error))?;

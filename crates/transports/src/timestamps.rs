@@ -15,10 +15,10 @@ use contract::{
 };
 use smallvec::SmallVec;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::BorrowedFd;
 use sys::clock::real_to_boot_ns;
-use sys::net::{SentMoment, keep_times, send, send_datagrams, send_timed, sent_time};
+use sys::net::{SentMoment, Timestamps, keep_times, sent_time};
 
 /// Send calls with outstanding timestamps, at most.
 const CALLS_MAX: usize = 8;
@@ -87,7 +87,7 @@ impl KernelTimestamps {
         };
         match operation {
             TraceCtl::Begin => {
-                let is_on = keep_times(socket, self.is_stream, false).is_ok();
+                let is_on = keep_times(socket, self.is_stream, Timestamps::Off).is_ok();
                 self.mode = if is_on { Mode::Sends } else { Mode::Off };
                 // A second `Begin` does not reset the kernel's count.
                 self.counted = self.counted.or(is_on.then_some(0));
@@ -95,7 +95,8 @@ impl KernelTimestamps {
             TraceCtl::Arrivals(on) => {
                 let wanted = on && self.mode != Mode::Off;
                 // If switching off fails, the kernel stamps on; nothing reads the stamps.
-                let is_set = keep_times(socket, self.is_stream, wanted).is_ok();
+                let timestamps = if wanted { Timestamps::Arrivals } else { Timestamps::Off };
+                let is_set = keep_times(socket, self.is_stream, timestamps).is_ok();
                 self.mode = match self.mode {
                     Mode::Off => Mode::Off,
                     _ if wanted && is_set => Mode::SendsAndArrivals,
@@ -104,7 +105,7 @@ impl KernelTimestamps {
                 self.arrived_real_ns = None;
             }
             TraceCtl::End => {
-                let _ = keep_times(socket, self.is_stream, false);
+                let _ = keep_times(socket, self.is_stream, Timestamps::Off);
                 (self.mode, self.watched) = (Mode::Off, None);
             }
             TraceCtl::Next => self.watched = Some(pushed + 1).filter(|_| self.mode != Mode::Off),
@@ -119,20 +120,26 @@ impl KernelTimestamps {
         Ok(CtlReply::Done)
     }
 
-    /// Sends like [`send`], or like [`send_datagrams`] with a segment size. Requests timestamps while a record is
+    /// Sends with `send`, which makes one call that sends on the socket. Requests timestamps of it while a record is
     /// watched.
     pub(crate) fn send(
         &mut self,
         socket: BorrowedFd<'_>,
-        slices: &[IoSlice<'_>],
-        segment: Option<u16>,
+        send: impl FnOnce() -> io::Result<usize>,
     ) -> io::Result<usize> {
         let is_timed = self.watched.is_some() && self.calls.len() < CALLS_MAX;
-        let count = match (is_timed, segment) {
-            (true, segment) => send_timed(socket, slices, segment)?,
-            (false, None) => send(socket, slices)?,
-            (false, Some(segment)) => send_datagrams(socket, slices, segment)?,
+        let (during, after) = match self.mode {
+            Mode::SendsAndArrivals => (Timestamps::All, Timestamps::Arrivals),
+            Mode::Off | Mode::Sends => (Timestamps::Sends, Timestamps::Off),
         };
+        if is_timed {
+            keep_times(socket, self.is_stream, during)?;
+        }
+        let sent = send();
+        if is_timed {
+            keep_times(socket, self.is_stream, after)?;
+        }
+        let count = sent?;
         if let Some(counted) = &mut self.counted {
             let before = *counted;
             *counted += if self.is_stream { count as u64 } else { u64::from(is_timed) };
@@ -214,7 +221,7 @@ mod tests {
 
     fn reports_watched_records(class: &dyn TransportClass, sockets: [OwnedFd; 2], is_stream: bool) {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-        if let Err(error) = keep_times(other.as_fd(), false, false) {
+        if let Err(error) = keep_times(other.as_fd(), false, Timestamps::Off) {
             return eprintln!("SKIPPED: this kernel keeps no times: {error}");
         }
         let [mut here, mut there] = sockets.map(|socket| partner(class, socket, &[]));

@@ -14,7 +14,9 @@ use modules::TransportPlan;
 use modules::registry;
 use pipeline::{Origin, Pipeline};
 use session::{Admittance, Limits, Rates, StoreFull};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use thiserror::Error;
 use wire::control::{CONTROL_BODY_BYTES_MAX, DESCRIPTION_BYTES_MAX, FLOWS_MAX, PIPELINE_BYTES_MAX};
@@ -52,6 +54,8 @@ pub(super) struct Begin {
     pub(super) limits: Limits,
     /// The worker exits if the kernel cannot apply the whole sandbox.
     pub(super) requires_lock: bool,
+    /// The program that runs stages.
+    pub(super) program: OsString,
 }
 
 impl Begin {
@@ -95,7 +99,7 @@ impl Begin {
         for rate in [device_bytes, session_bytes, cpu_percent_per_peer] {
             w.u64(*rate);
         }
-        w.text(store_full.word()).u8(self.requires_lock.into());
+        w.text(store_full.word()).u8(self.requires_lock.into()).blob(self.program.as_bytes());
         w.finish()
     }
 
@@ -130,8 +134,9 @@ impl Begin {
             store_full: store_full(r)?,
         };
         let requires_lock = flag(r)?;
+        let program = OsStr::from_bytes(r.blob("program", TEXT_BYTES_MAX)?).into();
         r.end("limits")?;
-        Ok(Begin { limits, requires_lock })
+        Ok(Begin { limits, requires_lock, program })
     }
 }
 

@@ -8,10 +8,8 @@ use hub::outlet::PORTS_MAX;
 use hub::{OpenPort, PartnerOrigin};
 use modules::TransportPlan;
 use pipeline::Pipeline;
-use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use wire::{FlowControl, Reader, WireError, Writer};
 
 /// The parts of a driver that the hosts agree on.
@@ -43,13 +41,6 @@ pub enum Command {
         driver: u32,
         /// The memory.
         memory: OwnedFd,
-    },
-    /// Set the socket of the spawner, which starts the processes of stages.
-    Spawner {
-        /// Socket to the spawner.
-        socket: OwnedFd,
-        /// Program that runs the stages that are built into Outboard.
-        program: OsString,
     },
     /// Set the targets of the side ports of a driver that is added next, for all its pipelines.
     Ports {
@@ -188,7 +179,6 @@ const STOP: u8 = 17;
 const MOVE: u8 = 18;
 const MEMORY: u8 = 19;
 const PORTS: u8 = 20;
-const WARDEN: u8 = 21;
 const PROCESSOR: u8 = 22;
 
 /// Encodes a command. Returns it unchanged if its partner is an object of this process, which cannot be sent.
@@ -210,10 +200,6 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         Command::Memory { driver, memory } => {
             w.u8(MEMORY).u32(driver);
             given.push(memory);
-        }
-        Command::Spawner { socket, program } => {
-            w.u8(WARDEN).blob(program.as_bytes());
-            given.push(socket);
         }
         Command::Ports { driver, ports } => {
             w.u8(PORTS).u32(driver).u16(ports.len() as u16);
@@ -286,10 +272,6 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         PARTNER => Command::Partner { driver: r.u32("driver")?, origin: origin(r, &mut given)? },
         MEMORY => {
             Command::Memory { driver: r.u32("driver")?, memory: given.next().ok_or(CodecError::Descriptor)? }
-        }
-        WARDEN => {
-            let program = OsStr::from_bytes(r.blob("program", TEXT_BYTES_MAX)?).into();
-            Command::Spawner { socket: given.next().ok_or(CodecError::Descriptor)?, program }
         }
         PORTS => {
             let (driver, count) = (r.u32("driver")?, r.count("ports", PORTS_MAX)?);

@@ -11,7 +11,6 @@ use flow::types::{DriverError, FlowPlan, LinkFacts, Notice, driver_of};
 use hub::outlet;
 use hub::{PartnerOrigin, make_partner};
 use modules::TransportPlan;
-use modules::isolation;
 use pipeline::{NamedOutlet, Pipeline};
 use session::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -255,10 +254,6 @@ impl<C: ControlChannel> Loop<C> {
         match command {
             Command::Memory { driver, memory } => {
                 self.memories.insert(driver, memory);
-            }
-            Command::Spawner { socket, program } => {
-                isolation::use_program(program.into());
-                modules::process::use_spawner(socket);
             }
             Command::Ports { driver, ports } => {
                 self.outlets.insert(driver, outlet::import(ports));

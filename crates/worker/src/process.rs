@@ -1,5 +1,6 @@
 //! A worker that is a process: the same program, started again as `outboard worker`. It talks to its broker on
-//! descriptor 3. It enters its sandbox before it reads the first command.
+//! descriptor 3, and to the spawner on descriptor 4 ([`confine::SENDMSG_DESCRIPTOR`]). It enters its sandbox before it reads
+//! the first command.
 
 use super::codec::Begin;
 use super::command::{emit_command, parse_command};
@@ -9,6 +10,7 @@ use super::report::{emit_report, parse_report};
 use super::turns::Turns;
 use super::{Command, Report};
 use contract::ServiceError;
+use modules::{isolation, registry};
 use rustix::io::{read, retry_on_intr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -59,8 +61,8 @@ impl Process {
         PROGRAM.get().is_some()
     }
 
-    /// Starts a worker process. `name` appears in the list of processes.
-    pub(super) fn start(name: &str, limits: &Limits) -> io::Result<Process> {
+    /// Starts a worker process. `name` appears in the list of processes; `spawner` is the socket of its spawner.
+    pub(super) fn start(name: &str, limits: &Limits, spawner: OwnedFd) -> io::Result<Process> {
         let program = PROGRAM.get().ok_or(io::ErrorKind::Unsupported)?;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // Neither end waits: a worker that writes much loses some of it.
@@ -74,9 +76,10 @@ impl Process {
             .stderr(written);
         let kept = ENVIRONMENT.iter().filter_map(|name| Some(((*name).into(), env::var_os(name)?)));
         command.env_clear().envs(confine::environment().into_iter().chain(kept));
-        let child = sys::process::start_with(&mut command, vec![theirs])?;
+        let child = sys::process::start_with(&mut command, vec![theirs, spawner])?;
         let mut line = Line::new(ours, false)?;
-        let begin = Begin { limits: limits.clone(), requires_lock: is_sandbox_required() };
+        let (limits, requires_lock) = (limits.clone(), is_sandbox_required());
+        let begin = Begin { limits, requires_lock, program: isolation::program() };
         let _ = line.put(&begin.emit(), Vec::new());
         line.flush()?;
         Ok(Process { line, child, errors, turns: Turns::new(Instant::now()) })
@@ -190,14 +193,17 @@ fn described(status: ExitStatus) -> String {
     }
 }
 
-/// Runs a worker for the broker at the other end of `socket`, until the broker stops it. Enters the sandbox before it
-/// reads anything.
-pub fn serve_worker(socket: OwnedFd) -> Result<(), ServiceError> {
+/// Runs a worker for the broker at the other end of `socket`, until the broker stops it, with the spawner at the other end
+/// of `spawner`. Enters the sandbox before it reads anything.
+pub fn serve_worker(socket: OwnedFd, spawner: OwnedFd) -> Result<(), ServiceError> {
     let failed = |error| ServiceError::os("the line to the broker", error);
     // Short time slices keep the latency low while others use the processor. They are optional.
     sys::thread::be_prompt();
     let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
-    let weakness = confine::lock_up().map_err(|error| ServiceError::Usage(error.to_string()))?;
+    modules::process::use_spawner(spawner);
+    let ioctls: Vec<_> =
+        registry::device_classes().iter().flat_map(|class| class.ioctls()).copied().collect();
+    let weakness = confine::lock_up(&ioctls).map_err(|error| ServiceError::Usage(error.to_string()))?;
     let mut broker = Broker { line: Line::new(socket, true).map_err(failed)?, turns: 0, is_over: false };
     let Some(begin) = broker.receive_begin(&mut poller)? else { return Ok(()) };
     if let Some(weakness) = weakness {
@@ -206,6 +212,7 @@ pub fn serve_worker(socket: OwnedFd) -> Result<(), ServiceError> {
         }
         let _ = broker.put(Report::Warning(weakness));
     }
+    isolation::use_program(begin.program.into());
     Loop::new(broker, begin.limits, poller).run();
     Ok(())
 }

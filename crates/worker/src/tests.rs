@@ -107,7 +107,6 @@ fn commands() -> impl Strategy<Value = Command> {
             Command::Add { driver, origin, plan }
         }),
         driver().prop_map(|driver| Command::Memory { driver, memory: descriptor() }),
-        ".*".prop_map(|program| Command::Spawner { socket: descriptor(), program: program.into() }),
         (driver(), prop::collection::vec((any::<u16>(), ports()), 0..3)).prop_map(|(driver, ports)| {
             let port = |(port, origin)| OpenPort { pair: "record", port: Port(port), origin };
             Command::Ports { driver, ports: ports.into_iter().map(port).collect() }
@@ -278,7 +277,9 @@ fn limits_cross() {
         ..Limits::default()
     };
     for requires_lock in [false, true] {
-        let begin = Begin::parse(&Begin { limits: limits.clone(), requires_lock }.emit()).unwrap();
+        let begin =
+            Begin::parse(&Begin { limits: limits.clone(), requires_lock, program: "/a b".into() }.emit())
+                .unwrap();
         assert_eq!((begin.limits, begin.requires_lock), (limits.clone(), requires_lock));
     }
 }

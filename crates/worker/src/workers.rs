@@ -99,7 +99,7 @@ pub struct Workers {
     limits: Limits,
     thread: Option<Worker>,
     process: Option<Process>,
-    /// Starts the processes of stages, while there are any.
+    /// Serves the process: starts the processes of stages, and passes descriptors.
     spawner: Option<Spawner>,
     /// The pipelines that the drivers have or may soon have. A refused one stays until the next change completes.
     offers: Offers,
@@ -229,7 +229,7 @@ impl Workers {
                 self.send_one(driver, Command::Prepare { driver, flow, epoch, pipeline });
             }
             // These commands are derived from the driver and never sent alone.
-            Command::Memory { .. } | Command::Ports { .. } | Command::Spawner { .. } => {}
+            Command::Memory { .. } | Command::Ports { .. } => {}
             Command::Link { driver, transport, socket, keys } => {
                 if let (Some(Place::Process(supervised)), Some(transport)) =
                     (self.drivers.get_mut(&driver), &transport)
@@ -400,20 +400,14 @@ impl Workers {
 
     fn start_process(&mut self) -> io::Result<()> {
         if self.process.is_none() {
-            let process = self.process.insert(Process::start(&self.name, &self.limits)?);
+            let spawner = match &self.spawner {
+                Some(spawner) => spawner,
+                None => self.spawner.insert(Spawner::begin()?),
+            };
+            let process = self.process.insert(Process::start(&self.name, &self.limits, spawner.socket()?)?);
             self.started = Instant::now();
             let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
             let _ = process.send(Command::Processor { ns_per_second: self.processor });
-            self.send_spawner()?;
-        }
-        Ok(())
-    }
-
-    /// Passes the spawner's socket to the process.
-    fn send_spawner(&mut self) -> io::Result<()> {
-        if let (Some(spawner), Some(process)) = (&self.spawner, self.process.as_mut()) {
-            let (socket, program) = (spawner.socket()?, isolation::program());
-            let _ = process.send(Command::Spawner { socket, program });
         }
         Ok(())
     }
@@ -429,14 +423,6 @@ impl Workers {
     /// Allows the processes that a driver's stages may request.
     fn allow(&mut self, driver: u32) {
         let programs = self.programs(driver);
-        if programs.is_empty() {
-            return;
-        }
-        if self.spawner.is_none() {
-            // On an error, the stage reports that it cannot start.
-            self.spawner = Spawner::begin().ok();
-            let _ = self.send_spawner();
-        }
         if let Some(spawner) = &self.spawner {
             spawner.allow(programs);
         }
@@ -451,13 +437,6 @@ impl Workers {
     /// Returns the current pipeline of a driver's flow.
     pub fn pipeline(&self, driver: u32, direction: FlowDirection) -> Option<&Pipeline> {
         self.offers.current(driver, direction)
-    }
-
-    /// Ends the spawner if no driver has or may soon have stages in processes.
-    fn stop_unused_spawner(&mut self) {
-        if self.drivers.keys().all(|driver| self.programs(*driver).is_empty()) {
-            self.spawner = None;
-        }
     }
 
     /// Adds a driver to the process.
@@ -519,7 +498,7 @@ impl Workers {
     fn check_change(&mut self, driver: u32, notice: &mut Notice) {
         let Notice::Changed { direction, result: Ok(text) } = notice else { return };
         match self.offers.take(driver, *direction, text) {
-            Some(_) => self.stop_unused_spawner(),
+            Some(_) => {}
             None => {
                 let incident = "its worker reports a change to a pipeline that was not requested: ignored";
                 *notice = Notice::Incident(incident.into());

@@ -80,6 +80,10 @@ impl DeviceClass for Evdev {
         }
     }
 
+    fn ioctls(&self) -> &'static [u32] {
+        &sys::input::evdev::IOCTLS
+    }
+
     fn target(&self) -> &'static str {
         "PATH|name=NAME"
     }
@@ -164,6 +168,10 @@ impl DeviceClass for Uinput {
             doc: include_str!("application.md"),
             options: &UINPUT_OPTIONS,
         }
+    }
+
+    fn ioctls(&self) -> &'static [u32] {
+        &sys::input::uinput::IOCTLS
     }
 
     fn target(&self) -> &'static str {

@@ -151,6 +151,10 @@ impl DeviceClass for Serial {
         }
     }
 
+    fn ioctls(&self) -> &'static [u32] {
+        &sys::tty::IOCTLS
+    }
+
     fn target(&self) -> &'static str {
         "PATH"
     }
@@ -225,6 +229,10 @@ impl DeviceClass for Pty {
             doc: include_str!("doc.md"),
             options: &[],
         }
+    }
+
+    fn ioctls(&self) -> &'static [u32] {
+        &sys::tty::IOCTLS
     }
 
     fn target(&self) -> &'static str {

@@ -79,6 +79,10 @@ impl DeviceClass for V4l2 {
         }
     }
 
+    fn ioctls(&self) -> &'static [u32] {
+        &sys::v4l2::IOCTLS
+    }
+
     fn target(&self) -> &'static str {
         "[PATH|name=NAME]"
     }

@@ -4,12 +4,10 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
+use rustix::net::{RecvFlags, recv};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use wire::BODY_BYTES_MAX;
@@ -161,33 +159,18 @@ impl Client {
     pub(super) fn flush(&mut self) -> io::Result<()> {
         let mut done = 0;
         while done < self.queue.len() {
-            match self.write(done) {
+            match sys::descriptor::pass(&self.socket, &self.queue[done..], &self.descriptors) {
                 Ok(written) => {
-                    // `sendmsg` passes all descriptors with the first byte it sends.
+                    // All descriptors leave with the first byte.
                     self.descriptors.clear();
                     done += written;
                 }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
             }
         }
         self.queue.drain(..done);
         Ok(())
-    }
-
-    fn write(&self, from: usize) -> rustix::io::Result<usize> {
-        let (bytes, flags) = (&self.queue[from..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        if self.descriptors.is_empty() {
-            return send(&self.socket, bytes, flags);
-        }
-        let descriptors: Vec<_> = self.descriptors.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(Errno::TOOBIG);
-        }
-        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags)
     }
 
     /// Receives the bytes that wait in the socket.

@@ -6,13 +6,14 @@
 //!
 //! | message from the worker | effect |
 //! |---|---|
-//! | on the socket pair: [`SpawnRequest`] | starts a process; the message carries its handle, standard error, standard input and output if it has them, and its descriptors from 3 on |
+//! | on the socket pair: [`SpawnRequest::Start`] | starts a process; the message carries its handle, standard error, standard input and output if it has them, and its descriptors from 3 on |
+//! | on the socket pair: [`SpawnRequest::Pass`] | sends bytes with descriptors over a Unix socket, without an address; the message carries a handle, the socket and the descriptors |
 //! | on a handle: the number of a processor (`u16`), or [`ANY_CPU`] | sets the affinity of the process |
 //! | on a handle: end of file (`shutdown`, or all copies closed) | kills the process and its group |
 //!
 //! | message from the spawner on a handle, five bytes each | sent |
 //! |---|---|
-//! | [`STARTED`] and the process id, or [`REFUSED`] and an errno | once, first |
+//! | [`STARTED`] and the process id or the number of bytes sent, or [`REFUSED`] and an errno | once, first |
 //! | [`ENDED`] and the status as in `wait(2)` | last |
 
 use super::member::Start;
@@ -53,43 +54,98 @@ const START_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 static SPAWNER: RwLock<Option<OwnedFd>> = RwLock::new(None);
 
 /// From now on the spawner at the other end of this socket ([`Spawner::socket`](super::Spawner::socket)) starts all
-/// processes of modules. The last call counts.
+/// processes of modules, and passes descriptors ([`sys::descriptor::pass`]). The last call counts.
 pub fn use_spawner(spawner: OwnedFd) {
     *SPAWNER.write().unwrap_or_else(PoisonError::into_inner) = Some(spawner);
+    sys::descriptor::use_sender(pass);
 }
 
-/// A request to start a process. Encoding: a byte of flags for standard input and output, then the words of the
-/// command, each after its `u32` length (little-endian).
+/// A request to the spawner. Encoding: a byte, for [`SpawnRequest::Start`] the flags for standard input and output,
+/// otherwise [`PASS`]; then the words of the command, or the bytes to pass as the only one, each after its `u32` length
+/// (little-endian).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct SpawnRequest {
-    pub(super) has_input: bool,
-    pub(super) has_output: bool,
-    pub(super) words: Vec<OsString>,
+pub(super) enum SpawnRequest {
+    /// Starts a process.
+    Start { has_input: bool, has_output: bool, words: Vec<OsString> },
+    /// Sends bytes with descriptors.
+    Pass(Vec<u8>),
 }
+
+/// First byte of [`SpawnRequest::Pass`].
+const PASS: u8 = 4;
 
 impl SpawnRequest {
     pub(super) fn emit(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.has_input) | u8::from(self.has_output) << 1];
-        for word in &self.words {
-            bytes.extend((word.len() as u32).to_le_bytes());
-            bytes.extend(word.as_bytes());
+        let (kind, words): (u8, Vec<&[u8]>) = match self {
+            SpawnRequest::Start { has_input, has_output, words } => (
+                u8::from(*has_input) | u8::from(*has_output) << 1,
+                words.iter().map(|word| word.as_bytes()).collect(),
+            ),
+            SpawnRequest::Pass(bytes) => (PASS, vec![bytes]),
+        };
+        let mut emitted = vec![kind];
+        for word in words {
+            emitted.extend((word.len() as u32).to_le_bytes());
+            emitted.extend(word);
         }
-        bytes
+        emitted
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<SpawnRequest> {
-        let (flags @ 0..4, mut rest) = bytes.split_first().map(|(flags, rest)| (*flags, rest))? else {
-            return None;
-        };
+        let (kind, mut rest) = bytes.split_first()?;
         let mut words = Vec::new();
         while !rest.is_empty() {
             let (length, after_length) = rest.split_first_chunk()?;
             let (word, after_word) = after_length.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-            words.push(OsString::from_vec(word.into()));
+            words.push(word.to_vec());
             rest = after_word;
         }
-        Some(SpawnRequest { has_input: flags & 1 != 0, has_output: flags & 2 != 0, words })
+        match (*kind, &mut words[..]) {
+            (flags @ 0..PASS, _) => Some(SpawnRequest::Start {
+                has_input: flags & 1 != 0,
+                has_output: flags & 2 != 0,
+                words: words.into_iter().map(OsString::from_vec).collect(),
+            }),
+            (PASS, [bytes]) => Some(SpawnRequest::Pass(std::mem::take(bytes))),
+            _ => None,
+        }
     }
+}
+
+/// Makes the spawner at the other end of `spawner` send `request` with `descriptors`. Returns the number in its answer,
+/// and the handle.
+fn ask(
+    spawner: BorrowedFd<'_>,
+    request: &SpawnRequest,
+    descriptors: impl Iterator<Item = OwnedFd>,
+) -> io::Result<(i32, OwnedFd)> {
+    let request = request.emit();
+    if request.len() > REQUEST_BYTES_MAX {
+        let problem = "the request to the spawner is too long";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+    }
+    let (handle, spawner_end) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let descriptors: Vec<_> = [spawner_end].into_iter().chain(descriptors).collect();
+    send_with(spawner, &request, &descriptors)?;
+    poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&START_TIMEOUT))?;
+    match receive_reply(&handle, RecvFlags::empty())? {
+        Some((STARTED, number)) => Ok((number, handle)),
+        Some((REFUSED, error)) => Err(io::Error::from_raw_os_error(error)),
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        None => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A [`sys::descriptor::Sender`]: the spawner sends the bytes, as many as fit into one request.
+fn pass(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
+    let spawner = SPAWNER.read().unwrap_or_else(PoisonError::into_inner);
+    let spawner = spawner.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    let bytes = &bytes[..bytes.len().min(REQUEST_BYTES_MAX / 2)];
+    let copies = [socket.try_clone_to_owned()].into_iter().chain(descriptors.iter().map(OwnedFd::try_clone));
+    let copies = copies.collect::<io::Result<Vec<_>>>()?;
+    let (sent, _) = ask(spawner.as_fd(), &SpawnRequest::Pass(bytes.to_vec()), copies.into_iter())?;
+    usize::try_from(sent).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// A started process.
@@ -120,27 +176,13 @@ impl Started {
         start: Start<'_>,
         descriptors: Vec<OwnedFd>,
     ) -> io::Result<(Started, OwnedFd)> {
-        let (handle, spawner_end) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (errors, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         let Start { words, input, output, .. } = start;
         let (has_input, has_output) = (input.is_some(), output.is_some());
-        let request = SpawnRequest { has_input, has_output, words: words.to_vec() }.emit();
-        if request.len() > REQUEST_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the command is too long for a spawn request",
-            ));
-        }
-        let ends = [spawner_end, theirs].into_iter().chain(input).chain(output).chain(descriptors);
-        send_with(spawner, &request, &ends.collect::<Vec<_>>())?;
-        poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&START_TIMEOUT))?;
-        match receive_reply(&handle, RecvFlags::empty())? {
-            Some((STARTED, number)) => Ok((Started::Remote(number.cast_unsigned(), handle), errors)),
-            Some((REFUSED, error)) => Err(io::Error::from_raw_os_error(error)),
-            Some(_) => Err(io::ErrorKind::InvalidData.into()),
-            None => Err(io::ErrorKind::TimedOut.into()),
-        }
+        let request = SpawnRequest::Start { has_input, has_output, words: words.to_vec() };
+        let ends = [theirs].into_iter().chain(input).chain(output).chain(descriptors);
+        let (number, handle) = ask(spawner, &request, ends)?;
+        Ok((Started::Remote(number.cast_unsigned(), handle), errors))
     }
 
     /// Process id.

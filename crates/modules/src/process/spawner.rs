@@ -1,9 +1,11 @@
-//! The broker's side of [`super::launch`]: starts, waits for and kills the processes of a locked worker.
+//! The broker's side of [`super::launch`]: starts, waits for and kills the processes of a locked worker, and passes
+//! descriptors for it.
 
 use super::launch::{
     ANY_CPU, ENDED, REFUSED, REPLY_BYTES, STARTED, SpawnRequest, receive, set_affinity, spawn,
 };
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_domain;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
@@ -131,13 +133,22 @@ impl SpawnerThread {
         }
     }
 
-    /// Starts a process if its program is allowed.
+    /// Starts a process if its program is allowed, or passes descriptors.
     fn on_request(&mut self, request: Option<SpawnRequest>, descriptors: Vec<OwnedFd>) {
         let mut descriptors = descriptors.into_iter();
         // Without a handle there is no way to reply.
         let Some(handle) = descriptors.next() else { return };
-        let (answer, started) = match self.start(request, descriptors) {
-            Ok(started) => (reply(STARTED, started.0.id().cast_signed()), Some(started)),
+        let done = match request {
+            None => Err(Errno::INVAL.into()),
+            Some(SpawnRequest::Pass(bytes)) => {
+                pass(&bytes, descriptors).map(|sent| (i32::try_from(sent).unwrap_or(i32::MAX), None))
+            }
+            Some(SpawnRequest::Start { has_input, has_output, words }) => self
+                .start([has_input, has_output], &words, descriptors)
+                .map(|started| (started.0.id().cast_signed(), Some(started))),
+        };
+        let (answer, started) = match done {
+            Ok((number, started)) => (reply(STARTED, number), started),
             Err(error) => (reply(REFUSED, error.raw_os_error().unwrap_or(Errno::PERM.raw_os_error())), None),
         };
         // If the worker has closed its end, the next `serve` finds that.
@@ -148,10 +159,10 @@ impl SpawnerThread {
 
     fn start(
         &self,
-        request: Option<SpawnRequest>,
+        [has_input, has_output]: [bool; 2],
+        words: &[OsString],
         mut descriptors: impl Iterator<Item = OwnedFd>,
     ) -> io::Result<(Child, OwnedFd)> {
-        let SpawnRequest { has_input, has_output, words } = request.ok_or(Errno::INVAL)?;
         let errors = descriptors.next().ok_or(Errno::BADF)?;
         let input = has_input.then(|| descriptors.next().ok_or(Errno::BADF)).transpose()?;
         let output = has_output.then(|| descriptors.next().ok_or(Errno::BADF)).transpose()?;
@@ -203,6 +214,16 @@ impl SpawnerThread {
             let _ = spawned.child.wait();
         }
     }
+}
+
+/// Sends bytes over the first descriptor, with the others. Only a Unix socket takes descriptors (`unix(7)`), and the message
+/// has no address: the worker reaches nothing that it could not reach itself.
+fn pass(bytes: &[u8], mut descriptors: impl Iterator<Item = OwnedFd>) -> io::Result<usize> {
+    let socket = descriptors.next().ok_or(Errno::BADF)?;
+    if socket_domain(&socket)? != AddressFamily::UNIX {
+        return Err(Errno::AFNOSUPPORT.into());
+    }
+    sys::descriptor::send_with(&socket, bytes, &descriptors.collect::<Vec<_>>())
 }
 
 /// Returns true if the process has ended. Does not reap it.
@@ -309,7 +330,7 @@ mod tests {
         ) {
             let [has_input, has_output] = flags;
             let words = words.into_iter().map(OsString::from_vec).collect();
-            let request = SpawnRequest { has_input, has_output, words };
+            let request = SpawnRequest::Start { has_input, has_output, words };
             let emitted = request.emit();
             prop_assert_eq!(SpawnRequest::parse(&emitted), Some(request));
             prop_assert!(emitted.len() == 1 || SpawnRequest::parse(&emitted[..emitted.len() - 1]).is_none_or(|o| o.emit().len() < emitted.len()));

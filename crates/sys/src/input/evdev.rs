@@ -2,18 +2,50 @@
 
 use super::effect::KernelEffect;
 use super::{Axis, BITS_COUNT, Bits, Effect, Ids};
-use super::{code, ioctl_text};
-use crate::ioctl::{READ, WRITE, ioctl_fill, ioctl_number, ioctl_struct, ioctl_value};
+use super::{code as event_code, ioctl_text};
+use crate::ioctl::{READ, WRITE, code, ioctl_fill, ioctl_number, ioctl_struct, ioctl_value};
 use std::io;
 use std::os::fd::BorrowedFd;
 
 const GROUP: u8 = b'E';
+/// Numbers of the axes begin here (EVIOCGABS).
+const AXES: u32 = 0x40;
+/// Axes of `linux/input-event-codes.h` (ABS_CNT).
+const AXES_COUNT: usize = 0x40;
+/// Ioctls of an open device that send or read its state; none configures it.
+const RUNNING: [u32; 8] = [
+    code(READ, GROUP, 0x0a),
+    code(READ, GROUP, 0x18),
+    code(READ, GROUP, 0x19),
+    code(READ, GROUP, 0x1a),
+    code(READ, GROUP, 0x1b),
+    code(WRITE, GROUP, 0x80),
+    code(WRITE, GROUP, 0x81),
+    code(WRITE, GROUP, 0x90),
+];
+/// The ioctls of an open device that is in use: its state, its effects, its grab.
+pub const IOCTLS: [u32; RUNNING.len() + AXES_COUNT] = {
+    let mut codes = [0; RUNNING.len() + AXES_COUNT];
+    let mut at = 0;
+    while at < codes.len() {
+        codes[at] = match at < RUNNING.len() {
+            true => RUNNING[at],
+            false => code(READ, GROUP, AXES + (at - RUNNING.len()) as u32),
+        };
+        at += 1;
+    }
+    codes
+};
 const GRAB: libc::Ioctl = ioctl_number(WRITE, GROUP, 0x90, size_of::<libc::c_int>());
 const ERASE_EFFECT: libc::Ioctl = ioctl_number(WRITE, GROUP, 0x81, size_of::<libc::c_int>());
 
 /// The kinds of events that [`state`] can read, with the number of the request.
-const STATES: [(u16, u32); 4] =
-    [(code::EV_KEY, 0x18), (code::EV_LED, 0x19), (code::EV_SND, 0x1a), (code::EV_SW, 0x1b)];
+const STATES: [(u16, u32); 4] = [
+    (event_code::EV_KEY, 0x18),
+    (event_code::EV_LED, 0x19),
+    (event_code::EV_SND, 0x1a),
+    (event_code::EV_SW, 0x1b),
+];
 
 /// The name of the device (`EVIOCGNAME`).
 pub fn name(node: BorrowedFd<'_>) -> io::Result<String> {
@@ -52,7 +84,7 @@ pub fn properties(node: BorrowedFd<'_>) -> io::Result<Bits> {
 
 /// For kind 0 the kinds of events of the device, otherwise the codes of this kind (`EVIOCGBIT`).
 pub fn codes(node: BorrowedFd<'_>, kind: u16) -> io::Result<Bits> {
-    if usize::from(kind) < code::EV_CNT { bits(node, 0x20 + u32::from(kind)) } else { Ok(Bits::new()) }
+    if usize::from(kind) < event_code::EV_CNT { bits(node, 0x20 + u32::from(kind)) } else { Ok(Bits::new()) }
 }
 
 /// The pressed keys, closed switches, lit lights or active sounds (`EVIOCGKEY`, `-SW`, `-LED`, `-SND`); empty
@@ -76,12 +108,12 @@ fn bits(node: BorrowedFd<'_>, number: u32) -> io::Result<Bits> {
 
 /// The value and the range of an absolute axis (`EVIOCGABS`).
 pub fn axis(node: BorrowedFd<'_>, axis: u16) -> io::Result<Axis> {
-    if usize::from(axis) >= code::ABS_CNT {
+    if usize::from(axis) >= event_code::ABS_CNT {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let mut info = Axis::default();
     // SAFETY: EVIOCGABS fills a `struct input_absinfo`, which is the layout of `Axis`.
-    unsafe { ioctl_struct(node, GROUP, READ, 0x40 + u32::from(axis), &mut info)? };
+    unsafe { ioctl_struct(node, GROUP, READ, AXES + u32::from(axis), &mut info)? };
     Ok(info)
 }
 

@@ -2,13 +2,20 @@
 
 use super::effect::KernelEffect;
 use super::{Axis, Effect, Ids};
-use super::{code, ioctl_text};
-use crate::ioctl::{READ, WRITE, answer, ioctl_number, ioctl_struct, ioctl_value};
+use super::{code as event_code, ioctl_text};
+use crate::ioctl::{READ, WRITE, answer, code, ioctl_number, ioctl_struct, ioctl_value};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 const GROUP: u8 = b'U';
+/// The ioctls of a created device that answer its applications; none creates or changes it.
+pub const IOCTLS: [u32; 4] = [
+    code(READ | WRITE, GROUP, 200),
+    code(WRITE, GROUP, 201),
+    code(READ | WRITE, GROUP, 202),
+    code(WRITE, GROUP, 203),
+];
 const INT: usize = size_of::<libc::c_int>();
 const CREATE: libc::Ioctl = ioctl_number(0, GROUP, 1, 0);
 const DESTROY: libc::Ioctl = ioctl_number(0, GROUP, 2, 0);
@@ -69,14 +76,14 @@ pub fn enable_kind(device: BorrowedFd<'_>, kind: u16) -> io::Result<()> {
 /// Enables a code of a kind (`UI_SET_KEYBIT` and others). Does nothing for kinds without codes.
 pub fn enable_code(device: BorrowedFd<'_>, kind: u16, code: u16) -> io::Result<()> {
     let number = match kind {
-        code::EV_KEY => 101,
-        code::EV_REL => 102,
-        code::EV_ABS => 103,
-        code::EV_MSC => 104,
-        code::EV_LED => 105,
-        code::EV_SND => 106,
-        code::EV_FF => 107,
-        code::EV_SW => 109,
+        event_code::EV_KEY => 101,
+        event_code::EV_REL => 102,
+        event_code::EV_ABS => 103,
+        event_code::EV_MSC => 104,
+        event_code::EV_LED => 105,
+        event_code::EV_SND => 106,
+        event_code::EV_FF => 107,
+        event_code::EV_SW => 109,
         _ => return Ok(()),
     };
     set_bit(device, number, code)

@@ -7,13 +7,39 @@ pub mod controls;
 mod layout;
 pub mod queue;
 
-use crate::ioctl::{READ, WRITE, ioctl_number, ioctl_struct};
+use crate::ioctl::{READ, WRITE, code, ioctl_number, ioctl_struct};
 use layout::*;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 
 const GROUP: u8 = b'V';
+const BOTH: u32 = READ | WRITE;
+/// The ioctls of an open camera or loopback node: formats, buffers, controls and events.
+pub const IOCTLS: [u32; 22] = [
+    code(READ, GROUP, 0),
+    code(BOTH, GROUP, 2),
+    code(BOTH, GROUP, 4),
+    code(BOTH, GROUP, 5),
+    code(BOTH, GROUP, 8),
+    code(BOTH, GROUP, 9),
+    code(BOTH, GROUP, 15),
+    code(BOTH, GROUP, 17),
+    code(WRITE, GROUP, 18),
+    code(WRITE, GROUP, 19),
+    code(BOTH, GROUP, 21),
+    code(BOTH, GROUP, 22),
+    code(BOTH, GROUP, 27),
+    code(BOTH, GROUP, 28),
+    code(BOTH, GROUP, 37),
+    code(BOTH, GROUP, 71),
+    code(BOTH, GROUP, 72),
+    code(BOTH, GROUP, 74),
+    code(BOTH, GROUP, 75),
+    code(READ, GROUP, 89),
+    code(WRITE, GROUP, 90),
+    code(BOTH, GROUP, 103),
+];
 /// The most entries requested of a list, as a faulty driver may never end it.
 const LIST_MAX: u32 = 256;
 

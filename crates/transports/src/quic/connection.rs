@@ -28,6 +28,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use sys::net::DatagramSplit;
 use sys::net::SEGMENTS_MAX;
 
 /// Paths of one connection, at most.
@@ -80,6 +81,7 @@ pub enum CloseReason {
 #[derive(Debug)]
 struct Path {
     socket: OwnedFd,
+    split: DatagramSplit,
     /// In the form of [`without_scope`].
     peer: SocketAddr,
     added: Instant,
@@ -491,17 +493,15 @@ impl QuicConnection {
         let bytes = &bytes[..transmit.size];
         let segment = transmit.segment_size.filter(|size| *size < bytes.len());
         let count = segment.map_or(1, |size| bytes.len().div_ceil(size)) as u64;
-        let to = self.paths.iter().rev().find(|path| path.peer == transmit.destination);
-        let Some(path) = to.or(self.paths.last()) else { return Ok(()) };
+        let to = self.paths.iter().rposition(|path| path.peer == transmit.destination);
+        let last = self.paths.len().saturating_sub(1);
+        let Some(path) = self.paths.get_mut(to.unwrap_or(last)) else { return Ok(()) };
         let mut refusals = 0;
         loop {
             self.counts.send_calls += 1;
             let slices = [IoSlice::new(bytes)];
-            let result = match segment.map(u16::try_from) {
-                Some(Ok(segment)) => sys::net::send_datagrams(&path.socket, &slices, segment),
-                _ => sys::net::send(&path.socket, &slices),
-            };
-            match result {
+            // A batch has at most 64 KiB.
+            match path.split.send(&path.socket, &slices, segment.map(|segment| segment as u16)) {
                 Ok(_) => {
                     self.counts.sent_datagrams += count;
                     return Ok(());
@@ -597,7 +597,7 @@ impl Path {
         // Best effort: without these, datagrams are received one by one and stay small.
         let _ = sys::net::join_datagrams(&socket);
         let _ = sys::net::never_fragment(&socket);
-        Ok(Path { socket, peer, added: now, last_received: None })
+        Ok(Path { socket, split: DatagramSplit::default(), peer, added: now, last_received: None })
     }
 }
 

@@ -141,7 +141,7 @@ impl TransportClass for Quic {
         keys: Option<&SealKeys>,
     ) -> PartnerResult<Box<dyn Partner>> {
         let socket_bytes = options.size("socket_bytes");
-        socket::set_buffers(socket.as_fd(), socket_bytes)?;
+        socket::prepare(socket.as_fd(), socket_bytes)?;
         let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
         let is_local = route_bytes_max > FRAME_BYTES_MAX;
         let window = options.size("window");
@@ -478,7 +478,7 @@ impl Partner for QuicPartner {
                 Ok(CtlReply::Done)
             }
             Ctl::Transport(TransportCtl::Move(socket)) => {
-                socket::set_buffers(socket.as_fd(), self.socket_bytes)?;
+                socket::prepare(socket.as_fd(), self.socket_bytes)?;
                 self.link.add_path(socket)?;
                 Ok(CtlReply::Done)
             }

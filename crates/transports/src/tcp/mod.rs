@@ -106,7 +106,7 @@ fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
             .map_err(|error| PartnerError::os(format!("set the congestion control `{congestion}`"), error))?;
     }
     let bytes = options.size("socket_bytes");
-    socket::set_buffers(socket.as_fd(), bytes)
+    socket::prepare(socket.as_fd(), bytes)
 }
 
 /// One connected TCP socket as a partner.
@@ -206,7 +206,9 @@ impl TcpPartner {
             self.counts.send_calls += 1;
             let result = match self.timestamps.as_deref_mut() {
                 None => sys::net::send(&self.socket, &slices),
-                Some(timestamps) => timestamps.send(self.socket.as_fd(), &slices, None),
+                Some(timestamps) => {
+                    timestamps.send(self.socket.as_fd(), || sys::net::send(&self.socket, &slices))
+                }
             };
             match result {
                 Ok(count) => {

@@ -45,6 +45,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
+use sys::net::DatagramSplit;
 use sys::net::SEGMENTS_MAX;
 use wire::preamble::Introduction;
 
@@ -136,7 +137,7 @@ impl TransportClass for Udp {
         keys: Option<&SealKeys>,
     ) -> PartnerResult<Box<dyn Partner>> {
         let bytes = options.size("socket_bytes");
-        socket::set_buffers(socket.as_fd(), bytes)?;
+        socket::prepare(socket.as_fd(), bytes)?;
         // Best effort: without UDP_GRO each call receives one datagram.
         let _ = sys::net::join_datagrams(&socket);
         Ok(Box::new(UdpPartner::new(socket, options, keys)))
@@ -172,6 +173,7 @@ struct UdpPartner {
     counts: Counts,
     /// Created by the first trace request.
     timestamps: Option<Box<KernelTimestamps>>,
+    split: DatagramSplit,
 }
 
 /// Memory that datagrams are received into.
@@ -273,6 +275,7 @@ impl UdpPartner {
             flow: FlowKey::DEFAULT,
             counts: Counts::default(),
             timestamps: None,
+            split: DatagramSplit::default(),
         }
     }
 
@@ -364,10 +367,10 @@ impl UdpPartner {
         }
         self.counts.send_calls += 1;
         let segment = (count > 1).then(|| (batch.parts[0] + self.overhead_bytes) as u16);
-        let result = match (self.timestamps.as_deref_mut(), segment) {
-            (Some(timestamps), segment) => timestamps.send(self.socket.as_fd(), &slices, segment),
-            (None, None) => sys::net::send(&self.socket, &slices),
-            (None, Some(segment)) => sys::net::send_datagrams(&self.socket, &slices, segment),
+        let mut send = || self.split.send(&self.socket, &slices, segment);
+        let result = match self.timestamps.as_deref_mut() {
+            Some(timestamps) => timestamps.send(self.socket.as_fd(), send),
+            None => send(),
         };
         (count, result)
     }
@@ -378,11 +381,11 @@ impl UdpPartner {
         let bytes = receipt.emit();
         self.counts.receipts_sent += 1;
         let _ = match &mut self.seal {
-            None => sys::net::send(&self.socket, &[IoSlice::new(&bytes)]),
+            None => self.split.send(&self.socket, &[IoSlice::new(&bytes)], None),
             Some(seal) => {
                 self.sealed.clear();
                 seal.sealer.datagram([&bytes[..]].into_iter(), &mut self.sealed);
-                sys::net::send(&self.socket, &[IoSlice::new(&self.sealed)])
+                self.split.send(&self.socket, &[IoSlice::new(&self.sealed)], None)
             }
         };
     }
