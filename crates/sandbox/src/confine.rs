@@ -6,14 +6,12 @@
 //!
 //! | resource | a confined module ([`confine`]) | a locked worker ([`lock_up`]) |
 //! |---|---|---|
-//! | files | reads and executes its own program, the interpreter, system libraries and the paths that its user named; writes nothing. `stat(2)` still shows existence and size of any file | opens nothing |
+//! | files | reads and executes its own program, the interpreter, system libraries and the paths that its user named; writes nothing. `stat(2)` still shows existence and size of any file | sees and opens nothing |
 //! | network | no sockets except unconnected pairs; with landlock version 4 and 6, no TCP and no abstract names | the same, but accepts connections on inherited sockets |
 //! | other processes | starts, traces, signals and inspects none | the same, and executes no program |
-//! | memory | private writable memory up to a limit (`RLIMIT_DATA`); no shared memory | no limit |
-//! | administration (mounts, namespaces, kernel modules, BPF, keys, `io_uring`) | none | none |
+//! | memory | private writable memory up to a limit (`RLIMIT_DATA`); no shared memory | no limit; none that is executable |
 //! | capabilities of root | with landlock, it may read the files of other users that landlock permits | none |
-//! | terminals | types nothing into one, and owns no signals of one | the same |
-//! | calls newer than [`NEWEST_CALL`] | do not exist | do not exist |
+//! | system calls | those of its list (`calls.rs`) | those of its list, and the ioctls of its devices |
 
 use crate::calls::{self, NEWEST_CALL, Rules};
 use landlock::{
