@@ -1,9 +1,15 @@
 //! Statistics of a driver, for people and scripts.
 
+use crate::types::driver_of;
 use contract::Choice;
-use pipeline::PairReport;
+use pipeline::{PAIRS_MAX, PairReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Most figures, drop reasons or choices in one list that a worker reports.
+const LIST_MAX: usize = 1024;
+/// Bytes of the longest text that a worker reports.
+const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// Statistics of one driver on one host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,6 +44,12 @@ impl DriverStats {
     /// Returns whether a flow has ended at its source, but its sink has not received everything.
     pub fn is_ending(&self) -> bool {
         self.outgoing.iter().chain(&self.incoming).any(|flow| flow.ending)
+    }
+
+    /// Returns whether all lists and texts are within their limits and both flows belong to `driver`.
+    pub fn is_within_limits(&self, driver: u32) -> bool {
+        let mut flows = self.outgoing.iter().chain(&self.incoming);
+        are_short([&self.partner, &self.transport]) && flows.all(|flow| flow.is_within_limits(driver))
     }
 }
 
@@ -78,6 +90,18 @@ pub struct FlowStats {
     pub stages: Vec<StageStats>,
 }
 
+impl FlowStats {
+    fn is_within_limits(&self, driver: u32) -> bool {
+        let mut texts =
+            self.drops.keys().chain([&self.pipeline]).chain(self.store.as_ref().map(|store| &store.policy));
+        driver_of(self.flow) == driver
+            && self.drops.len() <= LIST_MAX
+            && self.stages.len() <= PAIRS_MAX
+            && texts.all(|text| is_short(text))
+            && self.stages.iter().all(StageStats::is_within_limits)
+    }
+}
+
 /// State of a replay store, which holds a flow's unacknowledged messages.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StoreStats {
@@ -105,6 +129,25 @@ pub struct StageStats {
     /// First error of the stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl StageStats {
+    fn is_within_limits(&self) -> bool {
+        let mut choices =
+            self.choices.iter().flat_map(|choice| [&choice.option, &choice.value, &choice.reason]);
+        are_short([&self.figures])
+            && self.choices.len() <= LIST_MAX
+            && choices.all(|text| is_short(text))
+            && self.error.iter().chain([&self.name]).all(|text| is_short(text))
+    }
+}
+
+fn are_short<const LISTS: usize>(figures: [&Vec<(String, f64)>; LISTS]) -> bool {
+    figures.into_iter().all(|list| list.len() <= LIST_MAX && list.iter().all(|(name, _)| is_short(name)))
+}
+
+fn is_short(text: &str) -> bool {
+    text.len() <= TEXT_BYTES_MAX
 }
 
 /// Value that an adaptive stage chose for an `auto` option.

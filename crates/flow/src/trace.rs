@@ -3,12 +3,12 @@
 //! Each path stamps a sample of its messages ([`pipeline::Trace`]). A console client polls for the stamps. Tracing
 //! stops when it no longer polls.
 
-use crate::types::FlowPlan;
+use crate::types::{FlowPlan, driver_of};
 use contract::{
     Ctl, CtlReply, FlowDirection, FlowKey, Half, Message, Moment, Partner, Progress, Time, TraceCtl,
     TransportCtl,
 };
-use pipeline::{PairUse, Point, Stamps, Trace};
+use pipeline::{PAIRS_MAX, PairUse, Point, Stamps, Trace};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Most stamps of one path that wait for a poll.
 const STAMPS_MAX: usize = 8192;
+/// Bytes of the longest name of a pair that a worker reports.
+const PAIR_LABEL_BYTES_MAX: usize = 256;
 /// How long tracing continues without a poll.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Shortest time between two records with kernel timestamps: each wakes the loop up to three times.
@@ -69,6 +71,14 @@ impl FlowTrace {
             offset_ns: None,
             stamps: trace.take(),
         }
+    }
+
+    /// Returns whether the flow belongs to `driver` and its stamps and pairs are within their limits.
+    pub fn is_within_limits(&self, driver: u32) -> bool {
+        driver_of(self.flow) == driver
+            && self.stamps.stamps.len() <= STAMPS_MAX
+            && self.pairs.len() <= PAIRS_MAX
+            && self.pairs.iter().all(|pair| pair.len() <= PAIR_LABEL_BYTES_MAX)
     }
 
     /// Sets the names of the device and of the other host.

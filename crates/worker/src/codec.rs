@@ -42,6 +42,8 @@ pub(super) enum CodecError {
     Meaning(String),
     #[error("a descriptor is missing")]
     Descriptor,
+    #[error("its figures or stamps exceed their limits or belong to another driver")]
+    Excess,
     #[error("it speaks for a flow of others")]
     Foreign,
 }

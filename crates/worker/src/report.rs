@@ -7,6 +7,7 @@ use flow::stats::DriverStats;
 use flow::trace::FlowTrace;
 use flow::types::{Notice, driver_of};
 use std::collections::BTreeMap;
+use wire::control::FLOWS_MAX;
 use wire::{FlowControl, Reader, WireError, Writer};
 
 /// A message from a worker to its broker.
@@ -101,11 +102,21 @@ pub(super) fn parse_report(bytes: &[u8]) -> Parsed<Report> {
             let text = text(r, "answer")?;
             Report::Said { visitor, result: if is_answer { Ok(text) } else { Err(text) } }
         }
-        ALL_STATS => Report::Stats(serde_json::from_slice(r.blob("figures", JSON_BYTES_MAX)?)?),
-        TRACED => Report::Trace {
-            driver: r.u32("driver")?,
-            flows: serde_json::from_slice(r.blob("traces", JSON_BYTES_MAX)?)?,
-        },
+        ALL_STATS => {
+            let all: BTreeMap<u32, DriverStats> = serde_json::from_slice(r.blob("figures", JSON_BYTES_MAX)?)?;
+            if !all.iter().all(|(driver, stats)| stats.is_within_limits(*driver)) {
+                return Err(CodecError::Excess);
+            }
+            Report::Stats(all)
+        }
+        TRACED => {
+            let driver = r.u32("driver")?;
+            let flows: Vec<FlowTrace> = serde_json::from_slice(r.blob("traces", JSON_BYTES_MAX)?)?;
+            if flows.len() > FLOWS_MAX || !flows.iter().all(|flow| flow.is_within_limits(driver)) {
+                return Err(CodecError::Excess);
+            }
+            Report::Trace { driver, flows }
+        }
         ALIVE => Report::Received(Time(r.u64("time")?)),
         WARNING => Report::Warning(text(r, "warning")?),
         value => return Err(WireError::Value { what: "report", value: value.into() }.into()),

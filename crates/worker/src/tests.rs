@@ -3,13 +3,15 @@ use super::command::{emit_command, parse_command};
 use super::line::Line;
 use super::report::{emit_report, parse_report};
 use super::{Command, DriverPlan, Report};
-use contract::{FlowClass, FlowDirection, Format, Offset, Port, Role, SealKeys, Secret, Site, Time};
+use contract::{FlowClass, FlowDirection, Format, Half, Offset, Port, Role, SealKeys, Secret, Site, Time};
+use flow::stats::{DriverStats, FlowStats};
+use flow::trace::FlowTrace;
 use flow::types::{FlowPlan, LinkFacts, Notice};
 use hub::endpoint::FarEnd;
 use hub::{OpenPort, PartnerOrigin};
 use modules::TransportPlan;
 use modules::registry;
-use pipeline::{Origin, Pipeline};
+use pipeline::{Origin, Pipeline, Point, Stamp};
 use proptest::prelude::*;
 use session::{Limits, Rates, StoreFull};
 use std::collections::BTreeMap;
@@ -264,6 +266,41 @@ fn a_worker_sends_for_its_own_flows_only() {
     {
         assert!(parse_report(&with(message.emit())).is_err(), "only a broker sends {message:?}");
     }
+}
+
+#[test]
+fn statistics_and_stamps_are_bounded() {
+    let stats = |flow, drops: u32, bytes: usize| {
+        let drops = (0..drops).map(|reason| (reason.to_string(), 1)).collect();
+        let flow = FlowStats { flow, drops, pipeline: "x".repeat(bytes), ..FlowStats::default() };
+        let stats = DriverStats { outgoing: Some(flow), ..DriverStats::default() };
+        parse_report(&emit_report(&Report::Stats(BTreeMap::from([(3, stats)]))))
+    };
+    assert!(stats(7, 1024, 64 << 10).is_ok());
+    assert!(stats(5, 1, 1).is_err(), "a flow of another driver");
+    assert!(stats(7, 1025, 1).is_err(), "too many reasons");
+    assert!(stats(7, 1, (64 << 10) + 1).is_err(), "a long text");
+
+    let traces = |count, flow, stamps| {
+        let plan = FlowPlan {
+            flow,
+            direction: FlowDirection::DeviceToApplication,
+            class: FlowClass::Reliable,
+            format: Format::Bytes,
+            pipeline: pipeline("compress"),
+            requested: Vec::new(),
+            site: Site::default(),
+        };
+        let mut trace = flow::trace::begin(NonZeroU32::MIN);
+        let mut flow = FlowTrace::new(&plan, Half::Source, &mut trace);
+        let stamp = Stamp { at_ns: 0, mark: 1, point: Point::Read, bytes: 0, number: None };
+        flow.stamps.stamps = vec![stamp; stamps];
+        parse_report(&emit_report(&Report::Trace { driver: 3, flows: vec![flow; count] }))
+    };
+    assert!(traces(2, 7, 8192).is_ok());
+    assert!(traces(1, 5, 1).is_err(), "a flow of another driver");
+    assert!(traces(1, 7, 8193).is_err(), "too many stamps");
+    assert!(traces(3, 7, 1).is_err(), "too many flows");
 }
 
 #[test]

@@ -49,6 +49,8 @@ struct SupervisedDriver {
     ports: Vec<OpenPort>,
     memory: OwnedFd,
     plan: DriverPlan,
+    /// Requests for stamps that the worker has not answered.
+    traces_due: u32,
     /// The device is gone and may return.
     is_device_gone: bool,
     /// The worker crashed while the device was gone. A new one starts when the device returns.
@@ -157,8 +159,16 @@ impl Workers {
         let added = match ports {
             Some(ports) => {
                 let supervised = self.memory_after(left).map(|memory| {
-                    let (device, is_device_gone, waiting) = (Some(origin), false, None);
-                    Box::new(SupervisedDriver { device, ports, memory, plan, is_device_gone, waiting })
+                    let (device, traces_due, is_device_gone, waiting) = (Some(origin), 0, false, None);
+                    Box::new(SupervisedDriver {
+                        device,
+                        ports,
+                        memory,
+                        plan,
+                        traces_due,
+                        is_device_gone,
+                        waiting,
+                    })
                 });
                 supervised.and_then(|supervised| self.add(driver, supervised))
             }
@@ -250,8 +260,13 @@ impl Workers {
             Command::Move { driver, .. }
             | Command::Absence { driver }
             | Command::Resync { driver }
-            | Command::Say { driver, .. }
-            | Command::Trace { driver, .. } => self.send_one(driver, command),
+            | Command::Say { driver, .. } => self.send_one(driver, command),
+            Command::Trace { driver, .. } => {
+                if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
+                    supervised.traces_due += 1;
+                }
+                self.send_one(driver, command);
+            }
         }
     }
 
@@ -442,6 +457,7 @@ impl Workers {
     /// Adds a driver to the process.
     fn add(&mut self, driver: u32, mut supervised: Box<SupervisedDriver>) -> io::Result<()> {
         self.offers.complete(driver, &mut supervised.plan.flows);
+        supervised.traces_due = 0;
         let commands = supervised.commands(driver);
         // Keep the driver even if it does not start: it may have device state.
         self.drivers.insert(driver, Place::Process(supervised));
@@ -485,10 +501,17 @@ impl Workers {
                     _ => {}
                 }
             }
-            Report::Stats(all) => all.values_mut().for_each(|stats| {
+            // A report about a driver that was removed meanwhile is valid and ignored.
+            Report::Stats(all) => all.retain(|driver, stats| {
                 stats.restarts = self.restarts;
                 stats.locked = !self.is_sandbox_partial;
+                matches!(self.drivers.get(driver), Some(Place::Process(_)))
             }),
+            // The broker collects stamps until a console client takes them, so each request gets one report.
+            Report::Trace { driver, flows } => match self.drivers.get_mut(driver) {
+                Some(Place::Process(supervised)) if supervised.traces_due > 0 => supervised.traces_due -= 1,
+                _ => flows.clear(),
+            },
             Report::Warning(_) => self.is_sandbox_partial = true,
             _ => {}
         }
@@ -595,9 +618,12 @@ fn half_of(direction: FlowDirection, role: Role) -> Half {
 mod tests {
     use super::*;
     use contract::{FlowClass, Format, Site};
+    use flow::stats::DriverStats;
+    use flow::trace::FlowTrace;
     use flow::types::FlowPlan;
     use modules::TransportPlan;
     use pipeline::Origin;
+    use std::num::NonZeroU32;
 
     const DRIVER: u32 = 3;
     const DIRECTION: FlowDirection = FlowDirection::DeviceToApplication;
@@ -624,6 +650,7 @@ mod tests {
             ports: Vec::new(),
             memory: recovery::memory(&limits).unwrap(),
             plan: DriverPlan { role: Role::Device, flows: vec![plan], transport },
+            traces_due: 0,
             is_device_gone: false,
             waiting: None,
         };
@@ -655,5 +682,29 @@ mod tests {
         assert!(!workers.programs(DRIVER).is_empty(), "the broker has requested it");
         assert!(matches!(report(&mut workers, "@pipe compress"), Notice::Changed { .. }));
         assert_eq!(workers.pipeline(DRIVER, DIRECTION).map(Pipeline::text), Some("@pipe compress"));
+    }
+
+    /// A worker that was taken over fills the memory of its broker with drivers and stamps of its choice.
+    #[test]
+    fn a_report_adds_no_driver_and_no_unrequested_stamps() {
+        let mut workers = workers("");
+        let mut report = Report::Stats((0..100).map(|driver| (driver, DriverStats::default())).collect());
+        workers.track_report(&mut report);
+        assert!(matches!(&report, Report::Stats(all) if all.keys().eq([&DRIVER])), "{report:?}");
+
+        let stamps_of = |workers: &mut Workers, driver| {
+            let Some(Place::Process(supervised)) = workers.drivers.get(&DRIVER) else { unreachable!() };
+            let plan = supervised.plan.flows[0].clone();
+            let mut trace = flow::trace::begin(NonZeroU32::MIN);
+            let flows = vec![FlowTrace::new(&plan, Half::Source, &mut trace)];
+            let mut report = Report::Trace { driver, flows };
+            workers.track_report(&mut report);
+            matches!(report, Report::Trace { flows, .. } if !flows.is_empty())
+        };
+        assert!(!stamps_of(&mut workers, DRIVER), "nobody asked");
+        workers.send(Command::Trace { driver: DRIVER, one_in: None });
+        assert!(!stamps_of(&mut workers, DRIVER + 1), "another driver");
+        assert!(stamps_of(&mut workers, DRIVER), "the answer");
+        assert!(!stamps_of(&mut workers, DRIVER), "a second answer");
     }
 }
