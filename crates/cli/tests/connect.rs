@@ -17,8 +17,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
-use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate};
+use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate, wait_until};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
 /// More than the buffers of ports, pipes and terminals.
@@ -203,14 +202,6 @@ fn terminal(path: &str) -> File {
     modes.make_raw();
     tcsetattr(&terminal, OptionalActions::Now, &modes).unwrap();
     terminal
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !done() {
-        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Returns the data of the complete containers of a serial line.

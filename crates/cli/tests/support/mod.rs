@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod driven;
+pub(crate) mod users;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -161,6 +162,16 @@ pub(crate) fn end(mut child: Child, name: &str) -> Ended {
 pub(crate) fn figure(figures: &Value, name: &str) -> f64 {
     let mut all = figures.as_array().unwrap().iter();
     all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
+}
+
+/// Waits until `done` returns true.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Returns the running child processes of `parent`.
