@@ -278,6 +278,7 @@ pub(crate) fn sink(setting: &HostSetting) -> Result<(), Failure> {
         pipelines: Pipelines::parse(Some(&setting.word), None, None)?,
     };
     let request = AttachRequest {
+        peer: None,
         address: ADDRESS.into(),
         transport: TransportPlan { class, options: Options::defaults(class.options())? },
         fallback: None,

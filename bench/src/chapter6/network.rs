@@ -282,6 +282,7 @@ impl Network {
             Carrier::Sealed => (far.ports.sealed, Some(Trust::at(&self.identity.0)?)),
         };
         let request = AttachRequest {
+            peer: None,
             address: format!("{}:{port}", far.ports.address),
             transport: TransportPlan { class, options: Options::defaults(class.options())? },
             fallback: None,

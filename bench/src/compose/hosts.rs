@@ -326,6 +326,7 @@ pub(crate) fn attach(
         pipelines,
     };
     let request = AttachRequest {
+        peer: None,
         address: address.to_string(),
         transport: TransportPlan { class, options },
         fallback: None,

@@ -10,10 +10,11 @@ mod transport_choice;
 use crate::agree;
 use crate::console::Console;
 use crate::control_link::{ControlLink, LinkError};
-use crate::dial::{Dialling, Expected, Over, Patience, greet};
+use crate::dial::{Dialling, Expected, Over, Patience, greet, is_here};
 use crate::drain::{self, Drain};
 use crate::events::Event;
 use crate::peer_session::{Driver, PeerSession};
+use crate::place::{Confirm, resolve};
 use crate::tracing::Tracing;
 use contract::ServiceError;
 use contract::{Description, FlowDirection, FlowOffer, Role, Time};
@@ -36,7 +37,7 @@ use sys::stop::Stop;
 use transport_choice::TransportChoice;
 use trust::channel::ControlStream;
 use trust::keys::KeyShare;
-use trust::{Known, PeerKey, Trust};
+use trust::{KeyRefusal, Known, PeerKey, Target, Trust};
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
@@ -61,6 +62,10 @@ pub struct AttachTarget {
 
 /// Devices to attach, and the host that offers them.
 pub struct AttachRequest {
+    /// The peer that must answer, by its name; by default the record of the address decides ([`Peers::expected`]).
+    ///
+    /// [`Peers::expected`]: trust::Peers::expected
+    pub peer: Option<String>,
     /// `HOST:PORT`.
     pub address: String,
     /// Transport of the records.
@@ -139,8 +144,8 @@ impl Driver<AttachedDevice> {
 
 /// A running `attach`.
 pub struct ApplicationHost {
-    /// The device host as the user wrote it, without the port.
-    place: String,
+    /// The device host as the user wrote it.
+    target: Target,
     address: SocketAddr,
     /// The part that both roles have.
     common: PeerSession<AttachedDevice>,
@@ -171,17 +176,19 @@ pub struct ApplicationHost {
 }
 
 impl ApplicationHost {
-    /// Connects to the device host and requests the devices.
+    /// Connects to the device host and requests the devices. An address that is not on record is refused.
     pub fn start(request: AttachRequest) -> Result<ApplicationHost, ServiceError> {
+        ApplicationHost::start_with(request, &mut |_, _, _| false)
+    }
+
+    /// Does the same as [`ApplicationHost::start`]; `confirm` decides about an address that is not on record.
+    pub fn start_with(
+        request: AttachRequest,
+        confirm: &mut Confirm<'_>,
+    ) -> Result<ApplicationHost, ServiceError> {
         let known = request.trust.map(Known::new).transpose()?;
-        let place = sys::address::host_of(&request.address).to_string();
-        let port = request.address.rsplit_once(':').map_or("", |(_, port)| port);
-        // If DNS does not resolve a peer's name, use the address at which this host last met the peer.
-        let met = known.as_ref().and_then(|known| known.peers().named(&place)?.address.clone());
-        let peers = match (resolve(&request.address), met) {
-            (Err(_), Some(met)) => resolve(&sys::address::with_port_of(&met, port))?,
-            (found, _) => found?,
-        };
+        let target = Target { peer: request.peer, address: request.address };
+        let peers = resolve(&target, known.as_ref().map(Known::peers))?;
         let mut workers = Workers::new("attach".into(), request.limits.clone());
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
         workers.send(Command::Processor { ns_per_second });
@@ -205,7 +212,7 @@ impl ApplicationHost {
             common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
         }
         let mut application_host = ApplicationHost {
-            place,
+            target,
             address: peers[0],
             common,
             known,
@@ -223,8 +230,30 @@ impl ApplicationHost {
             redial: None,
             redial_at: Time::ZERO,
         };
-        application_host.connect_first(&peers)?;
+        application_host.connect_expected(&peers, confirm)?;
         Ok(application_host)
+    }
+
+    /// Makes the first connection, and records a place that the user confirmed or that names its peer.
+    fn connect_expected(
+        &mut self,
+        peers: &[SocketAddr],
+        confirm: &mut Confirm<'_>,
+    ) -> Result<(), ServiceError> {
+        let mut connected = self.connect_first(peers);
+        if let (Err(ServiceError::UnrecordedPlace { address, peer, fingerprint }), Some(known)) =
+            (&connected, &mut self.known)
+            && confirm(address, peer, fingerprint)
+        {
+            let key = known.peers().required(peer)?.key;
+            known.record(&key, address)?;
+            connected = self.connect_first(peers);
+        }
+        connected?;
+        match (&self.target.peer, &mut self.known, &self.key) {
+            (Some(_), Some(known), Some(key)) => known.record(key, &self.target.address),
+            _ => Ok(()),
+        }
     }
 
     /// Serves until all flows have ended or `stop` is raised.
@@ -350,7 +379,9 @@ impl ApplicationHost {
         known.refresh()?;
         match self.peer_name() {
             Some(_) => Ok(()),
-            None => Err(ServiceError::Peer(format!("{} is no longer a peer of this host", self.place))),
+            None => {
+                Err(ServiceError::Peer(format!("{} is no longer a peer of this host", self.target.host())))
+            }
         }
     }
 
@@ -361,8 +392,8 @@ impl ApplicationHost {
             Handshake::new(self.host.clone(), self.token, self.common.link.received(), self.attempt);
         let patience = Patience { connect: timeout, step: patience };
         let check = |key: &PeerKey| match (&self.known, self.key) {
-            (_, Some(before)) if before != *key => Err(ANOTHER_HOST.into()),
-            (Some(known), None) => known.expect(&self.place, key),
+            (_, Some(before)) if before != *key => Err(KeyRefusal::Mismatch(ANOTHER_HOST.into())),
+            (Some(known), None) => known.expect(&self.target, key, is_here(self.address)),
             _ => Ok(()),
         };
         let expected = match &self.known {
@@ -594,9 +625,4 @@ impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Self {
         Failure::Link(error)
     }
-}
-
-/// Resolves `address` to all addresses of the host, at least one.
-pub fn resolve(address: &str) -> Result<Vec<SocketAddr>, ServiceError> {
-    sys::address::resolve(address).map_err(|error| ServiceError::Unreachable(format!("{address}: {error}")))
 }

@@ -1,8 +1,8 @@
 //! Listing of the devices that another host offers, once or continuously.
 
-use crate::attach::resolve;
 use crate::control_link::ControlLink;
-use crate::dial::{Expected, Over, Patience, greet};
+use crate::dial::{Expected, Over, Patience, greet, is_here};
+use crate::place::{Confirm, resolve};
 use contract::ServiceError;
 use modules::now;
 use serde::Serialize;
@@ -10,7 +10,8 @@ use session::{Handshake, Limits};
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::stop::Stop;
-use trust::{Known, PeerKey, Trust};
+use trust::channel::ControlStream;
+use trust::{Known, PeerKey, Target, Trust};
 use wire::Control;
 use wire::control::CatalogueEntry;
 
@@ -36,32 +37,34 @@ impl From<CatalogueEntry> for Offered {
     }
 }
 
-/// Requests the catalogue of the host at `address` (`HOST:PORT`) and passes it to `emit`. With `watch`, repeats this
-/// on every change until the stop is raised. With `trust`, the host must be one of this host's peers.
+/// Requests the catalogue of the host at `target` and passes it to `emit`. With `watch`, repeats this on every change
+/// until the stop is raised. With `trust`, the host must be one of this host's peers; `confirm` decides about a place that
+/// is not on record.
 pub fn browse(
-    address: &str,
+    target: &Target,
     trust: Option<Trust>,
     host: String,
     watch: Option<&Stop>,
+    confirm: &mut Confirm<'_>,
     emit: &mut dyn FnMut(Vec<Offered>),
 ) -> Result<(), ServiceError> {
     let limits = Limits::default();
-    let known = trust.map(Known::new).transpose()?;
-    let place = sys::address::host_of(address);
-    let check = |key: &PeerKey| known.as_ref().map_or(Ok(()), |known| known.expect(place, key));
-    let expected = match &known {
-        None => Expected::Anyone,
-        Some(known) => Expected::Known(&known.trust, &check),
-    };
+    let address = &target.address;
+    let mut known = trust.map(Known::new).transpose()?;
     let handshake = Handshake::new(host, None, 0, 1);
-    let mut last = Err(ServiceError::Unreachable(format!("{address}: the name has no address")));
-    for peer in resolve(address)? {
-        last = greet(peer, Over::Tcp, &expected, &handshake, Patience { connect: PATIENCE, step: PATIENCE });
-        if !matches!(last, Err(ServiceError::Unreachable(_))) {
-            break;
-        }
+    let mut stream = connect(target, known.as_ref(), &handshake);
+    if let (Err(ServiceError::UnrecordedPlace { address, peer, fingerprint }), Some(known)) =
+        (&stream, &mut known)
+        && confirm(address, peer, fingerprint)
+    {
+        let key = known.peers().required(peer)?.key;
+        known.record(&key, address)?;
+        stream = connect(target, Some(known), &handshake);
     }
-    let (stream, _) = last?;
+    let mut stream = stream?;
+    if let (Some(_), Some(known), Some(key)) = (&target.peer, &mut known, stream.peer()) {
+        known.record(&key, address)?;
+    }
     let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
     let mut link = ControlLink::new(&limits, now());
     link.connect(stream, 0, None, now())?;
@@ -98,4 +101,25 @@ pub fn browse(
     }
     let _ = link.send(&goodbye);
     Ok(())
+}
+
+/// Connects to the first address of the host that answers.
+fn connect(
+    target: &Target,
+    known: Option<&Known>,
+    handshake: &Handshake,
+) -> Result<ControlStream, ServiceError> {
+    let mut last = Err(ServiceError::Unreachable(format!("{}: the name has no address", target.address)));
+    for peer in resolve(target, known.map(Known::peers))? {
+        let check = |key: &PeerKey| known.map_or(Ok(()), |known| known.expect(target, key, is_here(peer)));
+        let expected = match known {
+            None => Expected::Anyone,
+            Some(known) => Expected::Known(&known.trust, &check),
+        };
+        last = greet(peer, Over::Tcp, &expected, handshake, Patience { connect: PATIENCE, step: PATIENCE });
+        if !matches!(last, Err(ServiceError::Unreachable(_))) {
+            break;
+        }
+    }
+    last.map(|(stream, _)| stream)
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sys::poller::Poller;
 use trust::channel::{ControlStream, SecureStream};
 use trust::quic_stream::{QuicStream, QuicTrust};
-use trust::{PeerKey, Trust};
+use trust::{KeyRefusal, PeerKey, Trust};
 use wire::control::FRAME_BYTES_MAX;
 use wire::{Control, Preamble};
 
@@ -41,8 +41,8 @@ pub struct Patience {
 pub enum Expected<'a> {
     /// Any host (`--insecure`).
     Anyone,
-    /// A host whose key the function accepts; its error gives the reason for a refusal.
-    Known(&'a Trust, &'a dyn Fn(&PeerKey) -> Result<(), String>),
+    /// A host whose key the function accepts.
+    Known(&'a Trust, &'a dyn Fn(&PeerKey) -> Result<(), KeyRefusal>),
 }
 
 impl Expected<'_> {
@@ -89,7 +89,12 @@ pub fn greet(
     };
     let (mut stream, key) = connected.map_err(unreachable)?.map_err(unknown)?;
     if let (Expected::Known(_, check), Some(key)) = (expected, key) {
-        check(&key).map_err(unknown)?;
+        check(&key).map_err(|refusal| match refusal {
+            KeyRefusal::Mismatch(problem) => unknown(problem),
+            KeyRefusal::Unrecorded { address, peer, fingerprint } => {
+                ServiceError::UnrecordedPlace { address, peer, fingerprint }
+            }
+        })?;
     }
     let hello = handshake.hello().emit();
     let answer = match &mut stream {

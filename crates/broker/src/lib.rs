@@ -97,7 +97,7 @@ pub use browse::{Offered, browse};
 pub use events::{EmitEvent, Event};
 pub use join_socket::Joined;
 pub use limits::{FIXED_LIMITS, LIMITS, limits};
-pub use place::{DEFAULT_LISTEN, DEFAULT_PORT, with_port};
+pub use place::{Confirm, DEFAULT_LISTEN, DEFAULT_PORT, parse_target, with_port};
 pub use share::DeviceHost;
 pub use share_request::{DeviceChoice, MakePartner, ShareDevice, ShareRequest};
 pub use share_words::ShareWords;

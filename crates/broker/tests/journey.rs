@@ -108,6 +108,7 @@ impl Lab {
             pipelines: Pipelines::parse(Some(setup.via), None, None).unwrap(),
         };
         let request = AttachRequest {
+            peer: None,
             address: relay.address().to_string(),
             transport: TransportPlan { class, options },
             fallback: None,
@@ -445,6 +446,7 @@ fn a_refusal_contains_the_reason() {
         pipelines: Pipelines::default(),
     };
     let request = AttachRequest {
+        peer: None,
         address: lab.relay.address().to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         fallback: None,
@@ -477,6 +479,7 @@ fn a_silent_user_loses_its_device_to_a_host_that_requests_it() {
         pipelines: Pipelines::default(),
     };
     let request = AttachRequest {
+        peer: None,
         address: first.device_host.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         fallback: None,

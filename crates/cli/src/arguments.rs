@@ -115,7 +115,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Devices {
-    /// List the devices of this paired host: HOST[:PORT]
+    /// List the devices of this paired host: [PEER@]HOST[:PORT]
     pub(crate) host: Option<String>,
     /// List the devices again after each change, until interrupted
     #[arg(long, requires = "host")]
@@ -339,7 +339,8 @@ pub(crate) enum PeersAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// Device to use: [TRANSPORT://]HOST[:PORT]/NAME. To join several devices, list all of them and specify --via
+    /// Device to use: [TRANSPORT://][PEER@]HOST[:PORT]/NAME. HOST is the name of a peer, or an address. PEER@ names the peer
+    /// that must answer at an address. To join several devices, list all of them and specify --via
     /// 'NAME:(PIPELINE), ..., synchronize | PIPELINE', with NAME or HOST[:PORT]/NAME for each device
     #[arg(required = true, value_name = "HOST/NAME")]
     pub(crate) from: Vec<String>,

@@ -2,11 +2,11 @@
 
 use crate::arguments::Devices;
 use crate::catalogue;
+use crate::confirm::confirm_place;
 use crate::output::{Failure, one_line, print, print_json, printable};
 use crate::services::stop_on_signals;
 use broker::discovery;
-use broker::with_port;
-use broker::{Offered, browse};
+use broker::{Offered, browse, parse_target};
 use std::fmt::Write;
 use std::time::Duration;
 use sys::address::host_name;
@@ -20,6 +20,17 @@ const SECONDS_MAX: f64 = 3600.0;
 pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
     let Some(host) = words.host else { return catalogue::devices(words.json.json) };
     let trust = (!words.insecure).then(Trust::open).transpose()?;
+    let target = parse_target(&host)
+        .ok_or_else(|| Failure::Usage(format!("`{host}` is no host: write [PEER@]HOST[:PORT]")))?;
+    match (&target.peer, &trust) {
+        (Some(peer), Some(trust)) => drop(trust.peers()?.required(peer)?),
+        (Some(peer), None) => {
+            return Err(Failure::Usage(format!(
+                "`{peer}@` names a peer, but --insecure does not authenticate peers: use one of the two"
+            )));
+        }
+        (None, _) => {}
+    }
     let stop = Stop::new()?;
     if words.watch {
         stop_on_signals(&stop)?;
@@ -32,7 +43,10 @@ pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
             stop.stop();
         }
     };
-    let done = browse(&with_port(&host), trust, host_name(), watched, &mut tell);
+    let mut confirm = |address: &str, peer: &str, fingerprint: &str| {
+        !json && confirm_place(address, peer, fingerprint, &stop)
+    };
+    let done = browse(&target, trust, host_name(), watched, &mut confirm, &mut tell);
     told?;
     Ok(done?)
 }

@@ -6,6 +6,7 @@ mod browse;
 mod catalogue;
 mod change;
 mod confined;
+mod confirm;
 mod control;
 mod demo;
 mod doctor;

@@ -85,6 +85,11 @@ impl Events {
         Events { log, stats, journal, out: Mutex::new(out) }
     }
 
+    /// Returns whether the reader of the log is a person, who can answer questions.
+    pub(crate) fn may_ask(&self) -> bool {
+        self.log == Log::Text
+    }
+
     /// Writes one event.
     pub(crate) fn emit(&self, event: Event) {
         if matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) && !self.stats {

@@ -224,7 +224,8 @@ fn list(trust: &Trust, json: bool) -> Result<(), Failure> {
             Some(devices) if devices.is_empty() => "nothing".into(),
             Some(devices) => devices.join(", "),
         };
-        let address = peer.address.clone().unwrap_or_else(|| "-".into());
+        let known: Vec<_> = peer.places.iter().chain(&peer.address).map(String::as_str).collect();
+        let address = if known.is_empty() { "-".into() } else { known.join(", ") };
         rows.push([peer.name.clone(), peer.key.short(), address, may]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

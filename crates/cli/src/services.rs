@@ -1,6 +1,7 @@
 //! `share`, `attach` and `connect`: parses the request, and runs it until it ends or a signal arrives.
 
 use crate::arguments::{Attach, Connect, Session, Share};
+use crate::confirm::confirm_place;
 use crate::output::{Events, Failure};
 use broker::ShareWords;
 use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareRequest};
@@ -34,7 +35,12 @@ impl Service {
         let mut tell = |event| events.emit(event);
         match self {
             Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
-            Service::Attach(request) => ApplicationHost::start(request)?.run(stop, &mut tell),
+            Service::Attach(request) => {
+                let mut confirm = |address: &str, peer: &str, fingerprint: &str| {
+                    events.may_ask() && confirm_place(address, peer, fingerprint, stop)
+                };
+                ApplicationHost::start_with(request, &mut confirm)?.run(stop, &mut tell)
+            }
             Service::Joint(joint) => joint.run(stop, &mut |event| tell(event.into())),
             Service::Connect(words, pipelines) => {
                 let moved = flow::raw_path::connect(&words.source, &words.sink, &pipelines, stop)?;

@@ -19,6 +19,19 @@ pub enum ServiceError {
     /// The other host cannot be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// A peer answers at an address that is not on record for it.
+    #[error(
+        "{address}: `{peer}` answers there, fingerprint {fingerprint}, but this address is not on record for it: if it is \
+         the right host, write {peer}@{address}"
+    )]
+    UnrecordedPlace {
+        /// The address, `HOST:PORT`.
+        address: String,
+        /// The peer's name.
+        peer: String,
+        /// The start of its key.
+        fingerprint: String,
+    },
     /// A system call failed.
     #[error("{operation}: {error}")]
     Os {

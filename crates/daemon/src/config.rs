@@ -20,7 +20,7 @@
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
-use broker::place::{DEFAULT_PORT, FALLBACK_TRANSPORT, split_transport, with_port};
+use broker::place::{DEFAULT_PORT, FALLBACK_TRANSPORT, parse_target, split_transport};
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Role, ServiceError};
 use hub::application::ApplicationChoice;
@@ -30,6 +30,7 @@ use pipeline::Joined;
 use serde::Deserialize;
 use std::path::PathBuf;
 use sys::address::host_name;
+use trust::{Target, Trust};
 
 /// Longest line of a run file that an error shows in full.
 const SHOWN_BYTES_MAX: usize = 500;
@@ -38,7 +39,7 @@ const SHOWN_BYTES_MAX: usize = 500;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachWords {
-    /// The devices, `[TRANSPORT://]HOST[:PORT]/NAME`.
+    /// The devices, `[TRANSPORT://][PEER@]HOST[:PORT]/NAME`.
     #[serde(deserialize_with = "one_or_several")]
     pub from: Vec<String>,
     /// The local partners, `kind:rest`: one for each of `from`, or none to use the default of the device class.
@@ -234,14 +235,17 @@ impl AttachWords {
                 None => ApplicationChoice::Suitable,
             };
             let target = AttachTarget { name: origin.name.into(), application, pipelines: pipelines.clone() };
+            let known = trust(self.insecure)?;
+            origin.check_peer(known.as_ref())?;
             match requests.iter_mut().find(|request| origin.is_of(request)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
-                    address: origin.address,
+                    peer: origin.target.peer,
+                    address: origin.target.address,
                     transport: transport_plan(origin.transport, self.transport.as_deref())?,
                     fallback: fallback(from, self.transport.as_deref())?,
                     targets: vec![target],
-                    trust: trust(self.insecure)?,
+                    trust: known,
                     limits: limits(self.limits.as_deref())?,
                     host: host_name(),
                 }),
@@ -261,12 +265,11 @@ impl ConnectWords {
     }
 }
 
-/// The parts of `[TRANSPORT://]HOST[:PORT]/NAME`.
+/// The parts of `[TRANSPORT://][PEER@]HOST[:PORT]/NAME`.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin<'a> {
     transport: &'a str,
-    /// The host, with its port.
-    address: String,
+    target: Target,
     name: &'a str,
 }
 
@@ -275,21 +278,34 @@ impl<'a> Origin<'a> {
     /// before parsing.
     fn names(&self, whole: &'a str) -> Vec<&'a str> {
         let plain = whole.split_once("://").map_or(whole, |(_, plain)| plain);
-        vec![whole, plain, self.name]
+        let peer = plain.split_once('/').and_then(|(host, _)| host.rfind('@'));
+        let unnamed = peer.map_or(plain, |at| &plain[at + 1..]);
+        vec![whole, plain, unnamed, self.name]
     }
 
     fn is_of(&self, request: &AttachRequest) -> bool {
-        request.address == self.address && request.transport.class.name() == self.transport
+        (&request.peer, &request.address) == (&self.target.peer, &self.target.address)
+            && request.transport.class.name() == self.transport
+    }
+
+    /// Checks that a peer that the target names is paired.
+    fn check_peer(&self, trust: Option<&Trust>) -> Result<(), ServiceError> {
+        match (&self.target.peer, trust) {
+            (None, _) => Ok(()),
+            (Some(peer), Some(trust)) => trust.peers()?.required(peer).map(drop),
+            (Some(peer), None) => Err(ServiceError::Usage(format!(
+                "`{peer}@` names a peer, but `insecure` does not authenticate peers: use one of the two"
+            ))),
+        }
     }
 
     fn parse(text: &'a str) -> Result<Origin<'a>, ServiceError> {
         let (transport, rest) = split_transport(text)?;
-        match rest.split_once('/') {
-            Some((host, name)) if !host.is_empty() && !name.is_empty() => {
-                Ok(Origin { transport, address: with_port(host), name })
-            }
+        let parts = rest.split_once('/').and_then(|(host, name)| Some((parse_target(host)?, name)));
+        match parts {
+            Some((target, name)) if !name.is_empty() => Ok(Origin { transport, target, name }),
             _ => Err(ServiceError::Usage(format!(
-                "`{text}` does not name a device of a host: write [TRANSPORT://]HOST[:PORT]/NAME, such as \
+                "`{text}` does not name a device of a host: write [TRANSPORT://][PEER@]HOST[:PORT]/NAME, such as \
                  studio/event3 or udp://studio:{DEFAULT_PORT}/event3"
             ))),
         }
@@ -339,22 +355,21 @@ mod tests {
 
     #[test]
     fn hosts_are_parsed_in_every_form() {
-        for (text, transport, address, name) in [
-            ("studio/mouse", "quic", "studio:7845", "mouse"),
-            ("udp://studio:9/a/b", "udp", "studio:9", "a/b"),
-            ("[::1]:9/m", "quic", "[::1]:9", "m"),
-            ("::1/m", "quic", "[::1]:7845", "m"),
-            ("[::1]/m", "quic", "[::1]:7845", "m"),
-            ("fe80::1%eth0/m", "quic", "[fe80::1%eth0]:7845", "m"),
-            ("[fe80::1%eth0]:9/m", "quic", "[fe80::1%eth0]:9", "m"),
+        for (text, transport, peer, address, name) in [
+            ("studio/mouse", "quic", None, "studio:7845", "mouse"),
+            ("udp://studio:9/a/b", "udp", None, "studio:9", "a/b"),
+            ("[::1]:9/m", "quic", None, "[::1]:9", "m"),
+            ("::1/m", "quic", None, "[::1]:7845", "m"),
+            ("[::1]/m", "quic", None, "[::1]:7845", "m"),
+            ("fe80::1%eth0/m", "quic", None, "[fe80::1%eth0]:7845", "m"),
+            ("[fe80::1%eth0]:9/m", "quic", None, "[fe80::1%eth0]:9", "m"),
+            ("studio@10.0.0.5/m", "quic", Some("studio"), "10.0.0.5:7845", "m"),
+            ("tcp://studio@[::1]:9/a@b", "tcp", Some("studio"), "[::1]:9", "a@b"),
         ] {
-            assert_eq!(
-                Origin::parse(text).unwrap(),
-                Origin { transport, address: address.into(), name },
-                "{text}"
-            );
+            let target = Target { peer: peer.map(String::from), address: address.into() };
+            assert_eq!(Origin::parse(text).unwrap(), Origin { transport, target, name }, "{text}");
         }
-        for wrong in ["studio", "/mouse", "studio/", "", "tcp://"] {
+        for wrong in ["studio", "/mouse", "studio/", "", "tcp://", "@studio/mouse", "studio@/mouse"] {
             assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
         }
         assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));

@@ -10,6 +10,7 @@ pub mod keys;
 pub mod link_keys;
 mod pairing;
 mod peers;
+mod places;
 pub mod quic_stream;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub use identity::PeerKey;
 pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, join};
 pub use peers::SELF;
 pub use peers::{Peer, Peers};
+pub use places::{KeyRefusal, Target};
 use rustls::{ClientConfig, ServerConfig};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -155,30 +157,6 @@ impl Known {
         }
         let peer = self.peers.of_key(key)?;
         Some(Permit::Peer { name: peer.name.clone(), may_open: peer.may_open.clone() })
-    }
-
-    /// Checks that the host at `place`, a peer's name or last address, may show this key.
-    pub fn expect(&self, place: &str, key: &PeerKey) -> Result<(), String> {
-        let Some(name) = self.name_of(key) else {
-            return Err(format!(
-                "this host does not know the one there (key {}): make them known to each other with `outboard pair`",
-                key.short()
-            ));
-        };
-        let mut meant = self.peers.iter().filter(|peer| peer.name == place).peekable();
-        let mut met = self.peers.iter().filter(|peer| peer.address.as_deref() == Some(place)).peekable();
-        let is_right = match (meant.peek(), met.peek()) {
-            (None, None) => true,
-            (Some(_), _) => meant.any(|peer| peer.key == *key),
-            (None, Some(_)) => *key == self.trust.key() || met.any(|peer| peer.key == *key),
-        };
-        match is_right {
-            true => Ok(()),
-            false => Err(format!(
-                "`{name}` answers there, and not the host that `{place}` was when they were paired: attach by the \
-                 name of a peer (`outboard peers`), or pair them again"
-            )),
-        }
     }
 
     /// The names of all known hosts.

@@ -62,7 +62,7 @@ impl ApplicationHost {
 
     pub(super) fn peer_status(&self) -> PeerStatus {
         let open = self.common.drivers.values().filter(|driver| driver.own.has_node()).count();
-        let name = self.peer_name().unwrap_or(&self.place);
+        let name = self.peer_name().unwrap_or(self.target.host());
         self.common.peer_status(name, self.address.to_string(), open)
     }
 }

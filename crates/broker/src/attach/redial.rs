@@ -17,7 +17,7 @@ use std::time::Duration;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
 use trust::channel::ControlStream;
-use trust::{PeerKey, Trust};
+use trust::{KeyRefusal, PeerKey, Trust};
 use wire::preamble::SessionToken;
 
 /// Shortest connect timeout of a search.
@@ -103,7 +103,10 @@ impl Search {
         self.attempt += 1;
         let handshake = Handshake::new(self.host.clone(), self.session, self.received, self.attempt);
         let before = self.trust.as_ref().and_then(|(_, before)| *before);
-        let check = |key: &PeerKey| if before == Some(*key) { Ok(()) } else { Err(ANOTHER_HOST.to_string()) };
+        let check = |key: &PeerKey| match before == Some(*key) {
+            true => Ok(()),
+            false => Err(KeyRefusal::Mismatch(ANOTHER_HOST.into())),
+        };
         let expected = match &self.trust {
             None => Expected::Anyone,
             Some((trust, _)) => Expected::Known(trust, &check),

@@ -87,6 +87,7 @@ impl TransportChoice {
 impl ApplicationHost {
     /// Makes the first connection; uses the fallback if the preferred transport does not connect.
     pub(super) fn connect_first(&mut self, peers: &[SocketAddr]) -> Result<(), ServiceError> {
+        self.transport = self.choice.preferred.clone();
         let patience = if self.choice.fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
         match (self.connect_any(peers, patience), self.choice.fallback.clone()) {
             (Err(ServiceError::Unreachable(reason)), Some(fallback)) => {

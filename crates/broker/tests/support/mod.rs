@@ -233,6 +233,7 @@ pub(crate) fn request(address: SocketAddr, application: &Handle, via: Option<&st
         pipelines: Pipelines::parse(via, None, None).unwrap(),
     };
     AttachRequest {
+        peer: None,
         address: address.to_string(),
         transport: TransportPlan { class, options: Options::defaults(class.options()).unwrap() },
         fallback: None,

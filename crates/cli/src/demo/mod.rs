@@ -96,6 +96,7 @@ impl Demo {
             let relay = Relay::start(ANY_PORT, address, link.clone(), SEED)?;
             let (notes, silent) = (Notes::default(), Arc::new(AtomicBool::new(false)));
             let request = AttachRequest {
+                peer: None,
                 address: relay.address().to_string(),
                 transport: transport_plan(&words.transport, None)?,
                 fallback: None,
