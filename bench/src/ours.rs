@@ -173,6 +173,7 @@ impl Broker<'_> {
             // A full store slows down the source. That is part of the measurement.
             Report::Notice { notice: Notice::FlowEnded(_) | Notice::StoreFull(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
+            Report::Refused(call) => Err(format!("host {here}: the sandbox refused {call}").into()),
             Report::Trace { .. } | Report::Said { .. } | Report::Received(_) | Report::Warning(_) => Ok(()),
             Report::Stats(mut stats) => {
                 self.stats[here] = stats.remove(&DRIVER);

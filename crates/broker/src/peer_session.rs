@@ -193,6 +193,9 @@ impl<D> PeerSession<D> {
         match report {
             Report::Received(at) => self.link.handle_data(at),
             Report::Warning(problem) => emit(Event::Warning { problem }),
+            Report::Refused(call) => emit(Event::Warning {
+                problem: format!("the sandbox refused the system call {call} to a worker"),
+            }),
             // Only an application host sends `Say` to its worker: the device's own host has the device's own tools.
             Report::Said { .. } if self.role == Role::Device => {}
             Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),

@@ -19,6 +19,7 @@ pub(crate) fn confined(words: Confined) -> Result<(), Failure> {
     let confinement = Confinement { memory_bytes: words.memory, reads, is_required: !words.possible };
     confine(&program, &confinement)
         .map_err(|error| Failure::Failed(format!("cannot isolate {name}: {error}")))?;
-    let error = Command::new(&program).args(arguments).exec();
+    // A Python program would try to store what it compiled, and the watcher would name the refused call.
+    let error = Command::new(&program).args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").exec();
     Err(Failure::Failed(format!("cannot start {}: {error}", program.display())))
 }

@@ -230,6 +230,9 @@ fn isolation() -> Answer {
         Some(version @ 1..4) => Answer::ok(format!(
             "landlock version {version} restricts files; seccomp alone restricts network and processes"
         )),
+        Some(version @ 4..6) => Answer::ok(format!(
+            "landlock version {version} restricts files and TCP; seccomp alone restricts signals and local sockets"
+        )),
         Some(version) => Answer::ok(format!("landlock version {version}, and seccomp")),
     }
 }

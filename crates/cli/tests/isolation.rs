@@ -89,6 +89,27 @@ fn a_user_program_killed_twenty_times_loses_and_repeats_no_frame() {
     assert_undisturbed(&scratch, 20_000, 210, 30, &pipeline, 20);
 }
 
+#[test]
+fn a_refused_system_call_of_a_module_is_named() {
+    if !testkit::skip::has_program("python3", "python3") {
+        return;
+    }
+    if sys::process::landlock_version().is_none() {
+        return eprintln!("SKIPPED: this kernel has no landlock");
+    }
+    let scratch = Scratch::new();
+    let (python, sdk, program) = (python(), sdk(), scratch.path("caller.py"));
+    let text = "import socket, sys\nsys.path.insert(0, sys.argv[1])\nimport outboard_module\n\
+                def call(body, created):\n    try: socket.socket()\n    except PermissionError: return body\n\
+                outboard_module.run(call)\n";
+    fs::write(&program, text).unwrap();
+    let via = format!("exec(source=\"{python} {program} {sdk}\", isolate=true, reads=\"{sdk}\")");
+    let told = outboard(&["connect", "pattern:count=20", "null", "--via", &via, "--json"]).done().json();
+    assert_eq!(told["messages"], 20, "{told}");
+    let refused = "`exec`: source half prints: outboard: the sandbox refused the system call socket";
+    assert_eq!(told["incidents"], serde_json::json!([refused]));
+}
+
 /// Built-in halves: if one restarts alone, the other cannot decode its output.
 #[test]
 fn built_in_pairs_survive_kills_of_their_processes() {

@@ -75,6 +75,25 @@ fn workers_are_locked_and_end_with_their_broker() {
     }
 }
 
+/// The watcher of a worker names a refused call on the worker's standard error; the broker reports it at once.
+#[test]
+fn a_refused_system_call_of_a_worker_is_named() {
+    let scratch = Scratch::new();
+    let (mut share, address) = Service::share("pattern:size=100,rate=100", &[]);
+    let output = format!("file:{}", scratch.path("out"));
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", &output]);
+    attach.wait("attached");
+    let worker = worker_of(&share.child);
+    let line = format!("some words\n{}socket\n{0}x; y\n", sys::seccomp::REFUSED);
+    fs::write(format!("/proc/{worker}/fd/2"), line).unwrap();
+    let problem = "the sandbox refused the system call socket to a worker";
+    assert_eq!(share.wait("warning")["problem"], problem);
+    kill(worker);
+    let end = share.wait("worker").to_string();
+    assert!(end.contains("wrote: some words") && !end.contains("socket"), "{end}");
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
 fn signal(worker: u32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), signal);
 }

@@ -28,6 +28,8 @@ use std::env;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use sys::seccomp::{self, WATCHER_CALLS};
+use syscalls::Sysno;
 use thiserror::Error;
 
 /// Most open descriptors of a module.
@@ -89,6 +91,15 @@ pub enum ConfineError {
 pub const ADVICE: &str = "boot Linux 5.13 or newer with `landlock` in the list of `lsm=`, or use \
                           sandbox=possible to continue without it";
 
+/// The trace that a refused call leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusals {
+    /// A watcher names each call once on standard error ([`sys::seccomp`]), if the kernel can.
+    Named,
+    /// Only the calling program sees the error.
+    Silent,
+}
+
 /// Returns an error if this kernel cannot isolate modules.
 pub fn check_kernel() -> Result<(), ConfineError> {
     sys::process::landlock_version().map(drop).ok_or(ConfineError::NoLandlock)
@@ -99,7 +110,8 @@ pub fn environment() -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
     ENVIRONMENT.iter().filter_map(|name| env::var_os(name).map(|value| (name.into(), value))).collect()
 }
 
-/// Confines this process, and every program that it executes, to the needs of `program`.
+/// Confines this process, and every program that it executes, to the needs of `program`. A watcher names refused calls on
+/// standard error ([`sys::seccomp`]), if the kernel can.
 pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineError> {
     limit(confinement.memory_bytes)?;
     match sys::process::landlock_version() {
@@ -115,7 +127,7 @@ pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineE
     drop_capabilities(kept).map_err(|error| ConfineError::Limit("capabilities", error))?;
     calls::of_module()
         .map_err(Into::into)
-        .and_then(restrict_calls)
+        .and_then(|rules| restrict_calls(rules, Refusals::Named))
         .map_err(|error| ConfineError::Seccomp(error.to_string()))
 }
 
@@ -124,7 +136,7 @@ pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineE
 /// needs. Returns a description of the restrictions that this kernel lacks, if any. Call it before the process
 /// starts other threads: existing ones keep their permissions. `ioctls` are the ioctls of the devices that it may get
 /// ([`sys::ioctl::code`]).
-pub fn lock_up(ioctls: &[u32]) -> Result<Option<String>, ConfineError> {
+pub fn lock_up(ioctls: &[u32], refusals: Refusals) -> Result<Option<String>, ConfineError> {
     let landlock = match sys::process::landlock_version() {
         Some(_) => deny_all().map(|()| None)?,
         None => Some(
@@ -132,7 +144,8 @@ pub fn lock_up(ioctls: &[u32]) -> Result<Option<String>, ConfineError> {
         ),
     };
     drop_capabilities(CapabilitySet::empty()).map_err(|error| ConfineError::Limit("capabilities", error))?;
-    let filter = calls::of_worker(ioctls).map_err(Into::into).and_then(restrict_calls);
+    let filter =
+        calls::of_worker(ioctls).map_err(Into::into).and_then(|rules| restrict_calls(rules, refusals));
     let seccomp = filter.err().map(|error| {
         format!(
             "this kernel has no seccomp filter, or refuses it ({error}): workers can open files and sockets"
@@ -143,7 +156,9 @@ pub fn lock_up(ioctls: &[u32]) -> Result<Option<String>, ConfineError> {
 
 /// Tests in a temporary thread that [`lock_up`] can apply all restrictions. The error names a missing one.
 pub fn try_lock() -> Result<(), String> {
-    let tried = std::thread::Builder::new().spawn(|| lock_up(&[])).map_err(|error| error.to_string())?;
+    let tried = std::thread::Builder::new()
+        .spawn(|| lock_up(&[], Refusals::Silent))
+        .map_err(|error| error.to_string())?;
     match tried.join() {
         Ok(Ok(None)) => Ok(()),
         Ok(Ok(Some(weakness))) => Err(weakness),
@@ -284,14 +299,44 @@ pub fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Refuses every call but those of `rules` with EPERM, and calls that no list knows with ENOSYS.
-fn restrict_calls(rules: Rules) -> Result<(), Box<dyn std::error::Error>> {
-    let architecture = TargetArch::try_from(env::consts::ARCH)?;
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    let known: BpfProgram =
-        SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)?.try_into()?;
+fn restrict_calls(rules: Rules, refusals: Refusals) -> Result<(), Box<dyn std::error::Error>> {
+    let known = compile(rules)?;
     let program: BpfProgram = no_unknown_calls().into_iter().chain(known).collect();
+    if refusals == Refusals::Named {
+        let own = compile(WATCHER_CALLS.iter().map(|call| (*call, Vec::new())).collect())?;
+        let own: Vec<_> = own.iter().map(instruction).collect();
+        let watched: Vec<_> = program.iter().map(instruction).map(handed_over).collect();
+        // An older kernel has no listeners; a container's own filter may have the only one.
+        if seccomp::apply_watched(&watched, &own, |call| Sysno::new(call).map(|call| call.name())).is_ok() {
+            return Ok(());
+        }
+    }
     Ok(apply_filter(&program)?)
 }
+
+/// Compiles a filter that refuses every call but those of `rules` with EPERM.
+fn compile(rules: Rules) -> Result<BpfProgram, Box<dyn std::error::Error>> {
+    let architecture = TargetArch::try_from(env::consts::ARCH)?;
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    Ok(SeccompFilter::new(rules, refuse, SeccompAction::Allow, architecture)?.try_into()?)
+}
+
+fn instruction(compiled: &sock_filter) -> seccomp::Instruction {
+    let sock_filter { code, jt, jf, k } = *compiled;
+    seccomp::Instruction { code, jt, jf, k }
+}
+
+/// Replaces the return of EPERM: the watcher returns it.
+fn handed_over(instruction: seccomp::Instruction) -> seccomp::Instruction {
+    const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    match (instruction.code, instruction.k) {
+        (RETURN, REFUSE) => seccomp::Instruction { k: seccomp::REFUSE, ..instruction },
+        _ => instruction,
+    }
+}
+
+/// The instruction that ends a filter with a value (`bpf(2)`, classic).
+const RETURN: u16 = 0x06;
 
 /// The beginning of a filter: refuses with ENOSYS calls newer than [`NEWEST_CALL`], and the x32 numbers (from 0x4000_0000),
 /// which name the same calls as others. So too `clone3`: a filter cannot read its flags, and libraries use `clone` if it
@@ -301,7 +346,7 @@ fn no_unknown_calls() -> [sock_filter; 4] {
     const REFUSE_IF_ABOVE: sock_filter = sock_filter { code: 0x25, jt: 1, jf: 0, k: NEWEST_CALL as u32 };
     const SKIP_UNLESS_CLONE3: sock_filter =
         sock_filter { code: 0x15, jt: 0, jf: 1, k: libc::SYS_clone3 as u32 };
-    let refuse = sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32 };
+    let refuse = sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32 };
     [LOAD_NUMBER, REFUSE_IF_ABOVE, SKIP_UNLESS_CLONE3, refuse]
 }
 
@@ -336,7 +381,7 @@ mod tests {
         let mut file = File::open("/dev/zero").unwrap();
         let caller = TcpStream::connect(address).unwrap();
         let locked = std::thread::spawn(move || {
-            let weakness = lock_up(&[]).unwrap();
+            let weakness = lock_up(&[], Refusals::Silent).unwrap();
             if weakness.as_ref().is_some_and(|weakness| weakness.contains("seccomp filter")) {
                 return eprintln!("SKIPPED: {weakness:?}");
             }
@@ -465,6 +510,10 @@ tried("share memory", lambda: mmap.mmap(-1, 4096))
             ["read itself", "read libraries", "read what is named", "start a thread", "take memory"];
         assert_eq!(allowed, expected, "{text}");
         assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 25, "{text}");
+        let named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(seccomp::REFUSED)).collect();
+        for call in ["socket", "kill", "clock_adjtime", "ioctl", "fchmodat2"] {
+            assert_eq!(named.iter().filter(|name| **name == call).count(), 1, "{call}: {text}");
+        }
     }
 
     #[test]

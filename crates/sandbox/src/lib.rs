@@ -5,5 +5,5 @@ pub mod confine;
 mod requirement;
 
 pub use calls::SENDMSG_DESCRIPTOR;
-pub use confine::{ADVICE, lock_up, try_lock};
+pub use confine::{ADVICE, Refusals, lock_up, try_lock};
 pub use requirement::{is_sandbox_required, require_sandbox};

@@ -16,6 +16,7 @@ pub mod net;
 pub mod poller;
 pub mod process;
 pub mod random;
+pub mod seccomp;
 pub mod signal;
 pub mod stop;
 pub mod thread;

@@ -8,7 +8,8 @@ use std::process::{Child, Command};
 /// The first descriptor number after the standard ones.
 const FIRST: RawFd = 3;
 
-/// Starts `command` with the descriptors `given`, numbered from 3, in a session of its own, without a terminal (`setsid(2)`).
+/// Starts `command` with the descriptors `given`, numbered from 3, and no others, in a session of its own, without a terminal
+/// (`setsid(2)`).
 /// The kernel kills the program when the thread that started it exits (`PR_SET_PDEATHSIG(2const)`).
 pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Child> {
     // The pipe that reports a failed start must not use one of the target numbers.
@@ -35,6 +36,10 @@ pub fn start_with(command: &mut Command, given: Vec<OwnedFd>) -> io::Result<Chil
             // SAFETY: as above.
             check(unsafe { libc::dup2(*number, place) })?;
         }
+        // Descriptors that this process inherited itself. Those that the start of the program still needs close with it, too.
+        // A kernel before Linux 5.11 has no such flag.
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_close_range, end, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         // SAFETY: as above.
         check(unsafe { libc::setsid() })?;
         // SAFETY: as above.
@@ -100,6 +105,17 @@ mod tests {
         ours.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, b"hello\0");
         assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_program_gets_no_descriptor_that_this_process_inherited() {
+        let leaked = std::fs::File::open("/dev/zero").unwrap();
+        rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
+        let mut command = Command::new("/bin/ls");
+        command.arg("/proc/self/fd").stdout(std::process::Stdio::piped());
+        let listed = start_with(&mut command, Vec::new()).unwrap().wait_with_output().unwrap().stdout;
+        // The fourth is the directory itself.
+        assert_eq!(String::from_utf8(listed).unwrap(), "0\n1\n2\n3\n");
     }
 
     #[test]

@@ -14,17 +14,19 @@ use modules::{isolation, registry};
 use rustix::io::{read, retry_on_intr};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use sandbox::{confine, is_sandbox_required};
+use sandbox::{Refusals, confine, is_sandbox_required};
 use session::Limits;
+use std::collections::VecDeque;
 use std::env;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command as Program, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use sys::poller::Poller;
+use sys::seccomp::REFUSED;
 
 /// Time that a stopping worker gets before it is killed. Targets of side ports may take 5 s.
 const STOP: Duration = Duration::from_secs(6);
@@ -32,6 +34,12 @@ const STOP: Duration = Duration::from_secs(6);
 const END: Duration = Duration::from_millis(50);
 /// Most text of an exited worker that its broker reports.
 const LAST_WORDS_BYTES_MAX: usize = 400;
+/// Most bytes that a turn reads from a worker's standard error.
+const READ_BYTES: usize = 4096;
+/// Most refused calls of a worker that its broker reports.
+const REFUSALS_MAX: usize = 32;
+/// Longest name of a system call.
+const CALL_BYTES_MAX: usize = 64;
 /// A busy loop checks for commands once in so many turns.
 const TURNS: u32 = 16;
 /// Environment variables that a partner reads, in addition to those of a sandboxed module.
@@ -50,8 +58,14 @@ pub fn run_in_processes(program: PathBuf) {
 pub(super) struct Process {
     line: Line,
     child: Child,
-    /// Standard error of the worker. A worker has no terminal: it could type commands into one.
-    errors: OwnedFd,
+    /// Standard error of the worker, until its end. A worker has no terminal: it could type commands into one.
+    errors: Option<OwnedFd>,
+    /// Bytes that the worker wrote to standard error, without reported lines.
+    words: Vec<u8>,
+    /// System calls that the sandbox refused and that are not reported yet.
+    refusals: VecDeque<String>,
+    /// How many more refusals may be reported: a worker can write such lines itself.
+    refusals_left: usize,
     turns: Turns,
 }
 
@@ -82,7 +96,15 @@ impl Process {
         let begin = Begin { limits, requires_lock, program: isolation::program() };
         let _ = line.put(&begin.emit(), Vec::new());
         line.flush()?;
-        Ok(Process { line, child, errors, turns: Turns::new(Instant::now()) })
+        Ok(Process {
+            line,
+            child,
+            errors: Some(errors),
+            words: Vec::new(),
+            refusals: VecDeque::new(),
+            refusals_left: REFUSALS_MAX,
+            turns: Turns::new(Instant::now()),
+        })
     }
 
     /// Returns the processor time that the process has used, nanoseconds.
@@ -107,10 +129,14 @@ impl Process {
         // [`Process::end`] detects a worker that has exited.
         let _ = self.line.flush();
         self.line.receive();
+        self.read_errors();
     }
 
     /// Returns the next report. An error explains why the worker can no longer be trusted.
     pub(super) fn poll(&mut self) -> Result<Option<Report>, String> {
+        if let Some(call) = self.refusals.pop_front() {
+            return Ok(Some(Report::Refused(call)));
+        }
         match self.line.next() {
             Ok(Some((bytes, _))) => parse_report(&bytes).map(Some).map_err(|error| error.to_string()),
             Ok(None) => Ok(None),
@@ -134,23 +160,47 @@ impl Process {
     }
 
     /// Returns the beginning of the text that the worker wrote to standard error, in one line.
-    fn last_words(&self) -> String {
-        let mut bytes = vec![0; LAST_WORDS_BYTES_MAX];
-        let count = retry_on_intr(|| read(&self.errors, &mut bytes[..])).unwrap_or(0);
-        let words = String::from_utf8_lossy(&bytes[..count]);
+    fn last_words(&mut self) -> String {
+        self.read_errors();
+        let words = String::from_utf8_lossy(&self.words);
         words.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Reads what the worker wrote to standard error. Lines that name refused calls become reports; the beginning of all else
+    /// stays for [`Process::last_words`].
+    fn read_errors(&mut self) {
+        let Some(errors) = &self.errors else { return };
+        let mut bytes = [0; READ_BYTES];
+        match retry_on_intr(|| read(errors, &mut bytes[..])) {
+            Ok(0) => self.errors = None,
+            Ok(count) => self.words.extend_from_slice(&bytes[..count]),
+            Err(_) => {}
+        }
+        let words = std::mem::take(&mut self.words);
+        for line in words.split_inclusive(|byte| *byte == b'\n') {
+            match refused_call(line) {
+                Some(call) if self.refusals_left > 0 => {
+                    self.refusals_left -= 1;
+                    self.refusals.push_back(call);
+                }
+                _ => self.words.extend_from_slice(line),
+            }
+        }
+        self.words.truncate(LAST_WORDS_BYTES_MAX);
     }
 
     pub(super) fn register(&self, poller: &mut Poller) {
         self.line.register(poller);
+        self.errors.iter().for_each(|errors| poller.register(errors.as_fd(), true, false));
     }
 
     pub(super) fn is_ready(&self, poller: &Poller) -> bool {
-        self.line.is_ready(poller)
+        self.line.is_ready(poller) || self.errors.iter().any(|errors| poller.is_ready(errors.as_fd()))
     }
 
     pub(super) fn forget(&self, poller: &mut Poller) {
         self.line.forget(poller);
+        self.errors.iter().for_each(|errors| poller.forget(errors.as_fd()));
     }
 
     /// Kills the worker.
@@ -185,6 +235,13 @@ impl Drop for Process {
     }
 }
 
+/// The system call that a line of a sandbox's watcher names ([`sys::seccomp`]).
+fn refused_call(line: &[u8]) -> Option<String> {
+    let name = line.strip_prefix(REFUSED.as_bytes())?.strip_suffix(b"\n")?;
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_ ".contains(byte);
+    (name.len() <= CALL_BYTES_MAX && name.iter().all(is_name)).then(|| String::from_utf8_lossy(name).into())
+}
+
 fn described(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("ended by signal {signal}"),
@@ -203,7 +260,8 @@ pub fn serve_worker(socket: OwnedFd, spawner: OwnedFd) -> Result<(), ServiceErro
     modules::process::use_spawner(spawner);
     let ioctls: Vec<_> =
         registry::device_classes().iter().flat_map(|class| class.ioctls()).copied().collect();
-    let weakness = confine::lock_up(&ioctls).map_err(|error| ServiceError::Usage(error.to_string()))?;
+    let weakness =
+        confine::lock_up(&ioctls, Refusals::Named).map_err(|error| ServiceError::Usage(error.to_string()))?;
     let mut broker = Broker { line: Line::new(socket, true).map_err(failed)?, turns: 0, is_over: false };
     let Some(begin) = broker.receive_begin(&mut poller)? else { return Ok(()) };
     if let Some(weakness) = weakness {

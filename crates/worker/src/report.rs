@@ -40,6 +40,8 @@ pub enum Report {
     Received(Time),
     /// A problem of the worker itself, after which it continues.
     Warning(String),
+    /// The sandbox refused this system call. [`super::process::Process`] learns it from the worker's standard error.
+    Refused(String),
 }
 
 const NOTICE: u8 = 0;
@@ -48,6 +50,7 @@ const ALL_STATS: u8 = 2;
 const TRACED: u8 = 3;
 const ALIVE: u8 = 4;
 const WARNING: u8 = 5;
+const REFUSED: u8 = 6;
 
 const SEND: u8 = 0;
 const PARTNER_GONE: u8 = 1;
@@ -79,6 +82,7 @@ pub(super) fn emit_report(report: &Report) -> Vec<u8> {
         Report::Trace { driver, flows } => drop(w.u8(TRACED).u32(*driver).blob(&json(flows))),
         Report::Received(at) => drop(w.u8(ALIVE).u64(at.0)),
         Report::Warning(problem) => drop(w.u8(WARNING).text(cut(problem))),
+        Report::Refused(call) => drop(w.u8(REFUSED).text(cut(call))),
     }
     w.finish()
 }
@@ -119,6 +123,7 @@ pub(super) fn parse_report(bytes: &[u8]) -> Parsed<Report> {
         }
         ALIVE => Report::Received(Time(r.u64("time")?)),
         WARNING => Report::Warning(text(r, "warning")?),
+        REFUSED => Report::Refused(text(r, "system call")?),
         value => return Err(WireError::Value { what: "report", value: value.into() }.into()),
     };
     r.end("report")?;

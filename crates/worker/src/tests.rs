@@ -181,6 +181,7 @@ fn reports() -> impl Strategy<Value = Report> {
         any::<u32>().prop_map(|driver| Report::Trace { driver, flows: Vec::new() }),
         any::<u64>().prop_map(|at| Report::Received(Time(at))),
         ".*".prop_map(Report::Warning),
+        "[a-z_]{1,20}".prop_map(Report::Refused),
     ]
 }
 
