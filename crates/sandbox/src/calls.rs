@@ -10,7 +10,7 @@
 //! | executable memory | no | yes |
 //!
 //! Arguments are compared where they decide. A refused call returns EPERM; a call that these lists do not know, newer than
-//! [`NEWEST_CALL`], returns ENOSYS. Nothing is killed.
+//! [`NEWEST_CALL`], returns ENOSYS. A call of another architecture (`int 0x80`) kills the process.
 
 use libc as c;
 use seccompiler::{
@@ -20,10 +20,10 @@ use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
 /// Allowed calls, with alternative conditions on their arguments. Without conditions a call is allowed always.
-pub(crate) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+pub type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The newest call that these lists consider, `mseal` of Linux 6.10. Newer calls do not exist for a confined process.
-pub(crate) const NEWEST_CALL: i64 = c::SYS_mseal;
+pub const NEWEST_CALL: i64 = c::SYS_mseal;
 
 /// The only descriptor on which a worker may call `sendmsg`: its spawner's socket. The worker can neither close nor replace it, so
 /// no socket with addresses ever has this number.
@@ -84,7 +84,6 @@ const COMMON: &[i64] = &[
     c::SYS_futex,
     c::SYS_futex_waitv,
     c::SYS_set_robust_list,
-    c::SYS_get_robust_list,
     c::SYS_set_tid_address,
     c::SYS_rseq,
     c::SYS_membarrier,
@@ -360,7 +359,7 @@ fn common() -> Result<Rules, BackendError> {
 }
 
 /// Calls of a module.
-pub(crate) fn of_module() -> Result<Rules, BackendError> {
+pub fn of_module() -> Result<Rules, BackendError> {
     let mut rules = common()?;
     always(&mut rules, FILES);
     // Not memory that does not count towards a limit: shared and without a file, or growing.
@@ -373,7 +372,7 @@ pub(crate) fn of_module() -> Result<Rules, BackendError> {
 }
 
 /// Calls of a worker. `ioctls` are those of the classes of its devices ([`sys::ioctl::code`]).
-pub(crate) fn of_worker(ioctls: &[u32]) -> Result<Rules, BackendError> {
+pub fn of_worker(ioctls: &[u32]) -> Result<Rules, BackendError> {
     let mut rules = common()?;
     let all = &mut rules;
     always(all, &[c::SYS_accept, c::SYS_accept4, c::SYS_memfd_create]);

@@ -1,6 +1,6 @@
 //! The sandbox of modules and workers.
 
-mod calls;
+pub mod calls;
 pub mod confine;
 mod requirement;
 
