@@ -12,6 +12,8 @@ mod compose;
 mod congestion;
 mod devices;
 mod display;
+#[cfg(target_arch = "x86_64")]
+mod escape;
 mod flood;
 mod lab;
 mod latency;
@@ -115,6 +117,9 @@ enum Experiment {
     Chaos(chaos::ChaosSetting),
     /// Effect of attacks on a device host and on a running flow (needs root)
     Attacks(attacks::AttacksSetting),
+    /// Attempts to leave the sandbox: every system call, known attacks, hostile messages (more with root)
+    #[cfg(target_arch = "x86_64")]
+    Escape(escape::EscapeSetting),
     /// "The Partner architecture (2002)", tables 3 and 4: cost of the partner vector
     Partner,
     /// Cost of passing a message to a stage: by a call, through pipes and in shared memory, beside bare mechanisms
@@ -177,18 +182,20 @@ enum Helper {
 impl Experiment {
     /// Returns true if the output is Markdown, not aligned text.
     fn prints_markdown(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Experiment::Escape(_) => true,
             Experiment::Jitter(_)
-                | Experiment::Multiplex(_)
-                | Experiment::Skew(_)
-                | Experiment::Auto(_)
-                | Experiment::Pairs(_)
-                | Experiment::Compose(_)
-                | Experiment::Reliability(_)
-                | Experiment::Attacks(_)
-                | Experiment::Viewer(_)
-        )
+            | Experiment::Multiplex(_)
+            | Experiment::Skew(_)
+            | Experiment::Auto(_)
+            | Experiment::Pairs(_)
+            | Experiment::Compose(_)
+            | Experiment::Reliability(_)
+            | Experiment::Attacks(_)
+            | Experiment::Viewer(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -246,6 +253,8 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Chaos(setting) => chaos::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,
+        #[cfg(target_arch = "x86_64")]
+        Experiment::Escape(setting) => escape::run(setting)?,
         Experiment::Partner => partner::run(),
         Experiment::Multiplex(setting) => multiplex::run(setting)?,
         Experiment::Links(setting) => links::run(setting)?,
