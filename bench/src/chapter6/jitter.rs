@@ -276,6 +276,7 @@ pub(crate) fn sink(setting: &HostSetting) -> Result<(), Failure> {
         name: "mouse".into(),
         application: ApplicationChoice::Partner(recorder(arrivals.clone())),
         pipelines: Pipelines::parse(Some(&setting.word), None, None)?,
+        expect: None,
     };
     let request = AttachRequest {
         peer: None,

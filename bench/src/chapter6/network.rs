@@ -243,8 +243,12 @@ impl Network {
     ) -> Result<T, Failure> {
         let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
         let application = ApplicationChoice::Spec(application.into());
-        let target =
-            AttachTarget { name: SCREEN.into(), application, pipelines: pipelines(pipeline, false)? };
+        let target = AttachTarget {
+            name: SCREEN.into(),
+            application,
+            pipelines: pipelines(pipeline, false)?,
+            expect: None,
+        };
         self.attached(far, (Carrier::Tcp, class), target, act)
     }
 
@@ -263,7 +267,7 @@ impl Network {
         results: &Receiver<T>,
     ) -> Result<T, Failure> {
         let application = ApplicationChoice::Partner(application);
-        let target = AttachTarget { name: device.into(), application, pipelines };
+        let target = AttachTarget { name: device.into(), application, pipelines, expect: None };
         self.attached(far, transport, target, || {
             Ok(results.recv_timeout(WATCHDOG).map_err(|_| "the experiment gave no results")?)
         })

@@ -324,6 +324,7 @@ pub(crate) fn attach(
         name: NAME.into(),
         application: ApplicationChoice::Partner(ends.partner(Direction::In)),
         pipelines,
+        expect: None,
     };
     let request = AttachRequest {
         peer: None,

@@ -4,6 +4,7 @@
 //! applications, and passes descriptors to a worker.
 
 mod asked;
+mod kind;
 mod redial;
 mod transport_choice;
 
@@ -17,7 +18,7 @@ use crate::peer_session::{Driver, PeerSession};
 use crate::place::{Confirm, resolve};
 use crate::tracing::Tracing;
 use contract::ServiceError;
-use contract::{Description, FlowDirection, FlowOffer, Role, Time};
+use contract::{Description, FlowDirection, FlowOffer, Kind, Role, Time};
 use flow::fair::Processor;
 use flow::types::{FlowPlan, Notice};
 use hub::application::{ApplicationChoice, make_node};
@@ -58,6 +59,8 @@ pub struct AttachTarget {
     pub application: ApplicationChoice,
     /// The pipelines to propose for the device's flows.
     pub pipelines: Pipelines,
+    /// The kind that the device must have; `None`: the kind that it had before.
+    pub expect: Option<Kind>,
 }
 
 /// Devices to attach, and the host that offers them.
@@ -93,6 +96,10 @@ struct AttachedDevice {
     has_ended: bool,
     /// The node that the application opens.
     node: String,
+    /// The kind that the user expects.
+    expect: Option<Kind>,
+    /// The kind of the opened device.
+    kind: Option<Kind>,
 }
 
 /// Progress of opening a device at the device host.
@@ -208,6 +215,8 @@ impl ApplicationHost {
                 dialling: None,
                 has_ended: false,
                 node: String::new(),
+                expect: target.expect,
+                kind: None,
             };
             common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
         }
@@ -581,6 +590,17 @@ impl ApplicationHost {
             application: suitable,
             properties,
         };
+        let memory = self.known.as_ref().zip(self.key.as_ref()).map(|(known, key)| (&known.trust, key));
+        let device = kind::Named { name: &driver.name, address: &self.target.address, memory };
+        let found = device.check(&description, driver.own.expect, driver.own.kind)?;
+        if driver.own.kind.replace(found.kind).is_none() {
+            emit(Event::Kind {
+                name: driver.name.clone(),
+                class: found.class,
+                kind: found.kind.name(),
+                known: found.known,
+            });
+        }
         match driver.own.application.take() {
             // The device host has restarted: keep the node and rebuild its paths.
             None => {

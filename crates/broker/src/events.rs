@@ -95,6 +95,17 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// A device of another host is about to be attached.
+    Kind {
+        /// Its name.
+        name: String,
+        /// Its class.
+        class: &'static str,
+        /// Its kind.
+        kind: &'static str,
+        /// This host has attached it as this kind before.
+        known: bool,
+    },
     /// A device is in use by a peer, or by a local application.
     Attached {
         /// Its name.

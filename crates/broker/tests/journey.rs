@@ -106,6 +106,7 @@ impl Lab {
             name: "bench".into(),
             application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&application))),
             pipelines: Pipelines::parse(Some(setup.via), None, None).unwrap(),
+            expect: None,
         };
         let request = AttachRequest {
             peer: None,
@@ -444,6 +445,7 @@ fn a_refusal_contains_the_reason() {
         name: "bank".into(),
         application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&Handle::new()))),
         pipelines: Pipelines::default(),
+        expect: None,
     };
     let request = AttachRequest {
         peer: None,
@@ -477,6 +479,7 @@ fn a_silent_user_loses_its_device_to_a_host_that_requests_it() {
         name: "bench".into(),
         application: ApplicationChoice::Partner(Box::new(BenchPartner::new(&second))),
         pipelines: Pipelines::default(),
+        expect: None,
     };
     let request = AttachRequest {
         peer: None,

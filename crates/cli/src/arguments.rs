@@ -1,8 +1,10 @@
 //! The command line: names, options and help, declared once.
 
 use broker::DEFAULT_LISTEN;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use contract::Kind;
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -347,6 +349,9 @@ pub(crate) struct Attach {
     /// Local stand-in for the device, as CLASS:ADDRESS; repeat for each device [default: from the device's class]
     #[arg(long = "as", value_name = "APPLICATION")]
     pub(crate) applications: Vec<String>,
+    /// Refuse the device if it has another kind; repeat for each device [default: the kind that it had before]
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Kind::names()))]
+    pub(crate) expect: Vec<String>,
     #[command(flatten)]
     pub(crate) via: Via,
     /// Options of the transport, such as congestion=bbr (`outboard modules quic` lists them)

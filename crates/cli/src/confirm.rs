@@ -1,4 +1,4 @@
-//! The question about a peer at an address that is not on record.
+//! Questions at the terminal: about a peer at an address that is not on record, and about another kind of device.
 
 use crate::output::one_line;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,16 +12,19 @@ const ANSWER_BYTES_MAX: u64 = 100;
 /// Locked during a question: services in several threads ask one after the other.
 static QUESTION: Mutex<()> = Mutex::new(());
 
-/// Asks the user at the terminal whether this peer is the right host at `address`. Returns false without a terminal, and
-/// after a stop.
+/// Asks the user at the terminal whether this peer is the right host at `address`.
 pub(crate) fn confirm_place(address: &str, peer: &str, fingerprint: &str, stop: &Stop) -> bool {
+    ask(&format!("The host at {address} is {peer}, fingerprint {fingerprint}. Attach?"), stop)
+}
+
+/// Asks the user at the terminal. Returns false without a terminal, and after a stop.
+pub(crate) fn ask(question: &str, stop: &Stop) -> bool {
     let stdin = io::stdin();
     if !stdin.is_terminal() || !io::stderr().is_terminal() {
         return false;
     }
     let _question = QUESTION.lock().unwrap_or_else(PoisonError::into_inner);
-    let (address, peer) = (one_line(address), one_line(peer));
-    eprint!("The host at {address} is {peer}, fingerprint {fingerprint}. Attach? [y/N] ");
+    eprint!("{} [y/N] ", one_line(question));
     let wakes = stop.wakes();
     let mut sources = [
         PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN),

@@ -210,6 +210,12 @@ fn describe(event: &Event) -> String {
         Event::PeerJoined { peer } => format!("{peer} connected"),
         Event::PeerLeft { peer, reason } => format!("{peer} disconnected: {reason}"),
         Event::Refused { peer, reason } => format!("{peer} was refused: {reason}"),
+        Event::Kind { name, class, kind, known: true } => {
+            format!("{name} is of kind {kind} (class {class}), as before")
+        }
+        Event::Kind { name, class, kind, known: false } => {
+            format!("{name} is of kind {kind} (class {class})")
+        }
         Event::Attached { name, node, pipelines } => {
             let via: Vec<_> = pipelines.iter().filter(|pipeline| !pipeline.is_empty()).cloned().collect();
             match via.is_empty() {

@@ -1,11 +1,11 @@
 //! `share`, `attach` and `connect`: parses the request, and runs it until it ends or a signal arrives.
 
 use crate::arguments::{Attach, Connect, Session, Share};
-use crate::confirm::confirm_place;
+use crate::confirm::{ask, confirm_place};
 use crate::output::{Events, Failure};
 use broker::ShareWords;
 use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareRequest};
-use contract::ServiceError;
+use contract::{KindChange, ServiceError};
 use daemon::config;
 use daemon::config::{AttachWords, ConnectWords};
 use daemon::service;
@@ -118,9 +118,11 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     }
     let data_on_stdout =
         words.applications.is_empty() || words.applications.iter().any(|text| config::is_stdout(text));
-    let (requests, joint) = AttachWords {
+    let mut attach = AttachWords {
         from: words.from,
         applications: words.applications,
+        expect: words.expect,
+        accepted: Vec::new(),
         via: words.via.via,
         via_back: words.via.via_back,
         key_file: words.via.key_file,
@@ -128,11 +130,25 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         transport: words.transport,
         insecure: words.session.insecure,
         limits: Some(limits(&words.session)),
-    }
-    .requests()?;
+    };
     let events = Events::new(words.report.json, words.report.stats, data_on_stdout);
-    let services = requests.into_iter().map(Service::Attach).chain(joint.map(Service::Joint));
-    run_all(services.collect(), &events)
+    loop {
+        let (requests, joint) = attach.requests()?;
+        let services = requests.into_iter().map(Service::Attach).chain(joint.map(Service::Joint));
+        match serve(services.collect(), &events) {
+            Err(ServiceError::Kind(change)) if accepts(&change)? => attach.accepted.push(*change),
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Asks the user to accept another kind of device. Returns false if there is no terminal.
+fn accepts(change: &KindChange) -> Result<bool, Failure> {
+    let KindChange { name, address, before, now } = change;
+    let stop = Stop::new()?;
+    stop_on_signals(&stop)?;
+    let question = format!("{name} of {address} was of kind {before} and is of kind {now} now. Attach?");
+    Ok(ask(&question, &stop))
 }
 
 /// `outboard connect`.
@@ -153,9 +169,14 @@ pub(crate) fn connect(words: Connect) -> Result<(), Failure> {
 /// Runs each service in its own thread until all have ended. A signal or a failure stops all of them; the failure is
 /// returned after all threads have ended.
 fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
+    Ok(serve(services, events)?)
+}
+
+fn serve(services: Vec<Service>, events: &Events) -> Result<(), ServiceError> {
     use_worker_processes();
-    let stop = Stop::new()?;
-    stop_on_signals(&stop)?;
+    let failed = |error| ServiceError::os("handling signals", error);
+    let stop = Stop::new().map_err(failed)?;
+    stop_on_signals(&stop).map_err(failed)?;
     let results: Vec<Result<(), ServiceError>> = thread::scope(|scope| {
         let run = |service: Service| {
             let stop = &stop;
@@ -171,7 +192,7 @@ fn run_all(services: Vec<Service>, events: &Events) -> Result<(), Failure> {
         let panicked = || Err(ServiceError::Usage("a service panicked: please report this".into()));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     });
-    Ok(results.into_iter().collect::<Result<(), _>>()?)
+    results.into_iter().collect()
 }
 
 /// `outboard worker`. The worker ignores signals to the process group, because its broker ends it.
@@ -194,7 +215,7 @@ pub(crate) fn use_worker_processes() {
 }
 
 /// Triggers `stop` on SIGTERM or SIGINT.
-pub(crate) fn stop_on_signals(stop: &Stop) -> Result<(), Failure> {
+pub(crate) fn stop_on_signals(stop: &Stop) -> io::Result<()> {
     let (termination, stop) = (Termination::take_over()?, stop.clone());
     thread::Builder::new().name("signals".into()).spawn(move || {
         termination.wait();

@@ -1,6 +1,6 @@
 //! Device classes. Each has two sides: the device itself, and the node that an application opens.
 
-use crate::{FlowClass, FlowDirection, Format, ModuleEntry, OptionSpec, Options, Partner};
+use crate::{FlowClass, FlowDirection, Format, Kind, ModuleEntry, OptionSpec, Options, Partner};
 use std::os::fd::OwnedFd;
 use thiserror::Error;
 
@@ -159,6 +159,12 @@ pub trait DeviceClass: Sync {
     /// The class of node to make for such a device when the user names none.
     fn application(&self) -> &'static str {
         "stdout"
+    }
+
+    /// The kind of a device that a peer describes with this class. The description comes from the network, so it must
+    /// be checked.
+    fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {
+        Ok(Kind::of_flows(described))
     }
 
     /// The recommended pipeline for a flow when neither host names one; empty for no pipeline.

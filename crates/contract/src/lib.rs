@@ -10,6 +10,7 @@
 mod device;
 mod feedback;
 mod format;
+mod kind;
 mod link;
 mod message;
 mod options;
@@ -26,6 +27,7 @@ pub use bytes::Bytes;
 pub use device::{Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, Opened, Role};
 pub use feedback::Feedback;
 pub use format::Format;
+pub use kind::{Kind, KindChange};
 pub use link::{Input, Link};
 pub use message::{Attributes, Message};
 pub use options::{

@@ -1,6 +1,6 @@
 //! Errors of a service, by cause.
 
-use crate::DeviceError;
+use crate::{DeviceError, KindChange};
 use thiserror::Error;
 
 /// A service failed. The variant tells the cause.
@@ -32,6 +32,9 @@ pub enum ServiceError {
         /// The start of its key.
         fingerprint: String,
     },
+    /// A device has another kind than before.
+    #[error("{0}")]
+    Kind(#[from] Box<KindChange>),
     /// A system call failed.
     #[error("{operation}: {error}")]
     Os {

@@ -22,7 +22,7 @@ use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
 use broker::place::{DEFAULT_PORT, FALLBACK_TRANSPORT, parse_target, split_transport};
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
-use contract::{Role, ServiceError};
+use contract::{Kind, KindChange, Role, ServiceError};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
@@ -45,6 +45,12 @@ pub struct AttachWords {
     /// The local partners, `kind:rest`: one for each of `from`, or none to use the default of the device class.
     #[serde(default, rename = "as", deserialize_with = "one_or_several")]
     pub applications: Vec<String>,
+    /// The kinds that the devices must have: one for each of `from`, or none.
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub expect: Vec<String>,
+    /// Kinds that the user has accepted in this process.
+    #[serde(skip)]
+    pub accepted: Vec<KindChange>,
     /// Pipeline, device to application.
     pub via: Option<String>,
     /// Pipeline, application to device.
@@ -221,6 +227,13 @@ impl AttachWords {
                 self.from.len()
             )));
         }
+        if !self.expect.is_empty() && self.expect.len() != self.from.len() {
+            return Err(ServiceError::Usage(format!(
+                "there are {} devices and {} expected kinds: give one for each, or none",
+                self.from.len(),
+                self.expect.len()
+            )));
+        }
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
         let ports = (&self.ports[..], self.from.len() > 1);
         let pipelines = pipelines(words, self.key_file.as_deref(), ports)?;
@@ -234,7 +247,9 @@ impl AttachWords {
                 }
                 None => ApplicationChoice::Suitable,
             };
-            let target = AttachTarget { name: origin.name.into(), application, pipelines: pipelines.clone() };
+            let (name, pipelines) = (origin.name.into(), pipelines.clone());
+            let target =
+                AttachTarget { name, application, pipelines, expect: self.expected(index, &origin)? };
             let known = trust(self.insecure)?;
             origin.check_peer(known.as_ref())?;
             match requests.iter_mut().find(|request| origin.is_of(request)) {
@@ -252,6 +267,25 @@ impl AttachWords {
             }
         }
         Ok(requests)
+    }
+}
+
+impl AttachWords {
+    /// Returns the kind that a device must have.
+    fn expected(&self, index: usize, origin: &Origin<'_>) -> Result<Option<Kind>, ServiceError> {
+        let is_of =
+            |change: &&KindChange| change.name == origin.name && change.address == origin.target.address;
+        if let Some(accepted) = self.accepted.iter().rfind(is_of) {
+            return Ok(Some(accepted.now));
+        }
+        let Some(text) = self.expect.get(index) else { return Ok(None) };
+        let unknown = || {
+            ServiceError::Usage(format!(
+                "there is no kind `{text}` of devices; the kinds are: {}",
+                Kind::names().join(", ")
+            ))
+        };
+        Kind::from_name(text).map(Some).ok_or_else(unknown)
     }
 }
 

@@ -1,8 +1,8 @@
 //! All modules: the tables of `stages`, `devices` and `transports`.
 
 use contract::{
-    DeviceClass, DeviceError, DeviceSpec, Opened, Pair, Partner, PartnerError, PartnerResult, Role,
-    TransportClass,
+    Description, DeviceClass, DeviceError, DeviceSpec, Kind, Opened, Pair, Partner, PartnerError,
+    PartnerResult, Role, TransportClass,
 };
 
 /// All pairs.
@@ -30,22 +30,26 @@ pub fn device_class(name: &str) -> Option<&'static dyn DeviceClass> {
     device_classes().iter().find(|class| class.name() == name).copied()
 }
 
+/// Returns the kind of a device that a peer describes.
+pub fn kind(described: &Description) -> Result<Kind, DeviceError> {
+    match device_class(&described.class) {
+        Some(class) => class.kind(described),
+        None => Ok(Kind::of_flows(described)),
+    }
+}
+
 /// Parses `kind:rest` for one side of a driver.
 pub fn device_spec(text: &str, role: Role) -> Result<DeviceSpec, DeviceError> {
     devices::spec::parse(text, role).map(|(_, spec)| spec)
 }
 
 /// Opens the device that a spec names.
-pub fn open(
-    spec: &DeviceSpec,
-    role: Role,
-    like: Option<&contract::Description>,
-) -> Result<Opened, DeviceError> {
+pub fn open(spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
     class_of(spec)?.open(spec, role, like)
 }
 
 /// Finds the device of a spec again after it was unplugged, by its identity in `known`.
-pub fn reopen(spec: &DeviceSpec, role: Role, known: &contract::Description) -> Result<Opened, DeviceError> {
+pub fn reopen(spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
     class_of(spec)?.reopen(spec, role, known)
 }
 

@@ -7,6 +7,7 @@ pub mod channel;
 mod files;
 mod identity;
 pub mod keys;
+mod kinds;
 pub mod link_keys;
 mod pairing;
 mod peers;
@@ -17,11 +18,11 @@ mod tests;
 mod tls;
 mod visitors;
 
-use contract::Secret;
-use contract::ServiceError;
+use contract::{Kind, Secret, ServiceError};
 use files::Stamp;
 use identity::Identity;
 pub use identity::PeerKey;
+use kinds::Kinds;
 pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, join};
 pub use peers::SELF;
 pub use peers::{Peer, Peers};
@@ -32,8 +33,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const PEERS_FILE: &str = "peers.json";
+const KINDS_FILE: &str = "kinds.json";
 const LOCK_FILE: &str = "peers.lock";
 const PEERS_BYTES_MAX: u64 = 4 << 20;
+const KINDS_BYTES_MAX: u64 = 4 << 20;
 
 /// This host's identity and its known hosts. Clones refer to the same files.
 #[derive(Clone)]
@@ -109,6 +112,37 @@ impl Trust {
             files::replace_private(&self.peers_path(), &peers.emit()?)?;
         }
         Ok(result)
+    }
+}
+
+/// The kinds of the devices that this host has attached.
+impl Trust {
+    fn kinds(&self) -> Result<Kinds, ServiceError> {
+        let path = self.directory.join(KINDS_FILE);
+        let Some(content) = files::read_private(&path, KINDS_BYTES_MAX)? else { return Ok(Kinds::default()) };
+        Kinds::parse(&content)
+            .map_err(|problem| ServiceError::Usage(format!("{}: {problem}", path.display())))
+    }
+
+    /// The kind that a peer's device had when it was attached last. Processes of the same user have no memory: they
+    /// can open every device directly.
+    pub fn kind_of(&self, peer: &PeerKey, name: &str) -> Result<Option<String>, ServiceError> {
+        if *peer == self.key() {
+            return Ok(None);
+        }
+        Ok(self.kinds()?.of(peer, name).map(String::from))
+    }
+
+    /// Stores the kind of a peer's device, and forgets the devices of removed peers.
+    pub fn remember_kind(&self, peer: &PeerKey, name: &str, kind: Kind) -> Result<(), ServiceError> {
+        if *peer == self.key() {
+            return Ok(());
+        }
+        let _lock = files::lock(&self.directory.join(LOCK_FILE))?;
+        let (mut kinds, peers) = (self.kinds()?, self.peers()?);
+        kinds.retain(|key| peers.of_key(key).is_some());
+        kinds.set(peer, name, kind);
+        files::replace_private(&self.directory.join(KINDS_FILE), &kinds.emit()?)
     }
 }
 

@@ -231,6 +231,7 @@ pub(crate) fn request(address: SocketAddr, application: &Handle, via: Option<&st
         name: "bench".into(),
         application: ApplicationChoice::Partner(Box::new(BenchPartner::new(application))),
         pipelines: Pipelines::parse(via, None, None).unwrap(),
+        expect: None,
     };
     AttachRequest {
         peer: None,

@@ -104,6 +104,7 @@ impl Demo {
                     name: name.into(),
                     application: ApplicationChoice::Partner(Box::new(Application::new(&notes))),
                     pipelines,
+                    expect: None,
                 }],
                 trust: None,
                 limits: Limits::default(),

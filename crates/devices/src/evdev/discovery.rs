@@ -2,7 +2,7 @@
 
 use super::PHYS_PREFIX;
 use super::properties::Properties;
-use contract::{DeviceError, Listing};
+use contract::{DeviceError, Kind, Listing};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
@@ -41,7 +41,7 @@ pub(super) fn list() -> Vec<Listing> {
     let listing = |number| {
         let path = node(number);
         let opened = open(&path);
-        let kind = opened.as_ref().map_or("input device", |(_, properties)| properties.kind());
+        let kind = opened.as_ref().map_or(Kind::Input, |(_, properties)| properties.kind());
         let ours = attribute(number, "phys").starts_with(PHYS_PREFIX);
         let owner = if ours { ", a node of Outboard" } else { "" };
         Listing {

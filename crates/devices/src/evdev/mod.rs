@@ -7,6 +7,7 @@
 //! | `application`, `node` | drives the copy; feedback from applications |
 //! | `state` | state of a device, snapshots, and the events from one state to another |
 //! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
+//! | `kind` | kind of a device, and the keys that it may have |
 //! | `fuzz`, `kernel` | inverse of the kernel's smoothing; conversions |
 
 mod application;
@@ -15,6 +16,7 @@ mod discovery;
 mod frames;
 mod fuzz;
 mod kernel;
+mod kind;
 mod node;
 mod properties;
 mod state;
@@ -25,8 +27,8 @@ pub use properties::Properties;
 
 use application::NodePartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
+    Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use std::ffi::CString;
@@ -94,6 +96,10 @@ impl DeviceClass for Evdev {
 
     fn application(&self) -> &'static str {
         "uinput"
+    }
+
+    fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {
+        parse_properties(described).map(|properties| properties.kind())
     }
 
     fn subsystem(&self) -> Option<&'static str> {

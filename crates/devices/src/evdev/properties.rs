@@ -1,6 +1,8 @@
 //! Properties of an input device: enough to create a node that applications cannot distinguish from it. The encoding
 //! (docs/reference/formats-evdev.md) comes from the peer and is checked completely.
 
+use super::kind;
+use contract::Kind;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -214,21 +216,9 @@ impl Properties {
         (BTN_JOYSTICK..BTN_DIGI).any(|button| keys.contains(button)) || keys.contains(BTN_TRIGGER_HAPPY)
     }
 
-    /// Returns the kind of device in words.
-    pub fn kind(&self) -> &'static str {
-        let keys = self.codes(EV_KEY);
-        let has_touch = self.axes.contains_key(&ABS_MT_POSITION_X) || keys.contains(BTN_TOUCH);
-        match () {
-            () if self.is_joystick() => "gamepad or joystick",
-            () if keys.contains(BTN_TOOL_PEN) => "tablet",
-            () if has_touch && self.props.contains(INPUT_PROP_DIRECT) => "touchscreen",
-            () if has_touch => "touchpad",
-            () if self.codes(EV_REL).contains(REL_X) && keys.contains(BTN_LEFT) => "mouse",
-            () if keys.contains(KEY_A) => "keyboard",
-            () if !keys.is_empty() => "buttons",
-            () if !self.codes(EV_SW).is_empty() => "switch",
-            () => "input device",
-        }
+    /// Returns the kind of the device.
+    pub fn kind(&self) -> Kind {
+        kind::of(self)
     }
 }
 

@@ -6,7 +6,7 @@ use super::kernel::to_format;
 use super::properties::SLOTS_MAX;
 use super::state::{State, neutral};
 use super::{PHYS_PREFIX, Properties};
-use contract::Time;
+use contract::{Kind, Time};
 use proptest::prelude::*;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids};
@@ -213,6 +213,39 @@ fn one_finger_never_turns_into_another() {
     let [released, pressed] = before.changes_to(&after, &properties);
     assert_eq!(released, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, -1)]);
     assert_eq!(pressed, [abs(ABS_MT_SLOT, 1), abs(ABS_MT_TRACKING_ID, 8), abs(ABS_MT_SLOT, 1)]);
+}
+
+/// Returns a device with these keys and relative axes.
+fn with_keys(keys: impl IntoIterator<Item = u16>, motion: &[u16]) -> Properties {
+    let mut properties = Properties::default();
+    properties.set_codes(EV_KEY, keys.into_iter().collect());
+    properties.set_codes(EV_REL, motion.iter().copied().collect());
+    properties
+}
+
+#[test]
+fn the_kind_follows_from_keys_and_axes() {
+    let full = KEY_ESC..=KEY_LEFTSHIFT;
+    let six = [0, 1, 2, 3, 4, 5];
+    let pointer = [REL_X, REL_Y];
+    for (keys, motion, kind) in [
+        (full.clone().collect(), &[][..], Kind::Keyboard),
+        // A keyboard stays one with buttons of any other device.
+        (full.clone().chain([BTN_GAMEPAD, BTN_TOUCH, BTN_LEFT]).collect(), &pointer, Kind::Keyboard),
+        (vec![KEY_A], &[], Kind::Keyboard),
+        (vec![KEY_A, BTN_GAMEPAD], &[], Kind::Gamepad),
+        (vec![KEY_A, BTN_LEFT], &pointer, Kind::Mouse),
+        (vec![BTN_LEFT, BTN_JOYSTICK], &pointer, Kind::Mouse),
+        (vec![BTN_MISC], &six, Kind::Mouse3d),
+        (vec![BTN_TOUCH, BTN_LEFT], &[], Kind::Touchpad),
+        (vec![BTN_TOOL_PEN, BTN_TOUCH], &[], Kind::Tablet),
+        (vec![KEY_VOLUMEUP, KEY_POWER], &[], Kind::Buttons),
+        (vec![], &pointer, Kind::Input),
+    ] {
+        let keys: Vec<u16> = keys;
+        assert_eq!(with_keys(keys.clone(), motion).kind(), kind, "{keys:?} {motion:?}");
+    }
+    assert_eq!(touchpad(2).kind(), Kind::Touchpad);
 }
 
 fn any_properties() -> impl Strategy<Value = Properties> {

@@ -10,7 +10,7 @@ mod tests;
 use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Listing,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Kind, Listing,
     ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
@@ -48,6 +48,10 @@ impl DeviceClass for Fb {
 
     fn application(&self) -> &'static str {
         "window"
+    }
+
+    fn kind(&self, _described: &Description) -> Result<Kind, DeviceError> {
+        Ok(Kind::Screen)
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

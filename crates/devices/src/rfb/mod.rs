@@ -35,7 +35,7 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake, preferring};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
     ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
@@ -282,6 +282,10 @@ impl DeviceClass for Rfb {
 
     fn application(&self) -> &'static str {
         "rfb"
+    }
+
+    fn kind(&self, _described: &Description) -> Result<Kind, DeviceError> {
+        Ok(Kind::Screen)
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

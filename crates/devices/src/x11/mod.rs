@@ -27,8 +27,8 @@ mod window;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
+    Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
@@ -128,6 +128,10 @@ impl DeviceClass for X11 {
 
     fn application(&self) -> &'static str {
         "window"
+    }
+
+    fn kind(&self, _described: &Description) -> Result<Kind, DeviceError> {
+        Ok(Kind::Screen)
     }
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {

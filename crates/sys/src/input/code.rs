@@ -34,17 +34,46 @@ pub const SYN_REPORT: u16 = 0;
 pub const SYN_MT_REPORT: u16 = 2;
 pub const SYN_DROPPED: u16 = 3;
 
+pub const KEY_ESC: u16 = 1;
 pub const KEY_A: u16 = 30;
+pub const KEY_S: u16 = 31;
 pub const KEY_LEFTSHIFT: u16 = 42;
+pub const KEY_MUTE: u16 = 113;
+pub const KEY_VOLUMEDOWN: u16 = 114;
+pub const KEY_VOLUMEUP: u16 = 115;
+pub const KEY_POWER: u16 = 116;
+pub const KEY_SLEEP: u16 = 142;
+pub const KEY_WAKEUP: u16 = 143;
+pub const KEY_BACK: u16 = 158;
+pub const KEY_FORWARD: u16 = 159;
+pub const KEY_NEXTSONG: u16 = 163;
+pub const KEY_PLAYPAUSE: u16 = 164;
+pub const KEY_PREVIOUSSONG: u16 = 165;
+pub const KEY_STOPCD: u16 = 166;
+pub const KEY_RECORD: u16 = 167;
+pub const KEY_REWIND: u16 = 168;
+pub const KEY_PAUSECD: u16 = 201;
+pub const KEY_PLAY: u16 = 207;
+pub const KEY_FASTFORWARD: u16 = 208;
+pub const KEY_MICMUTE: u16 = 248;
+pub const BTN_MISC: u16 = 0x100;
 pub const BTN_LEFT: u16 = 0x110;
 pub const BTN_JOYSTICK: u16 = 0x120;
 pub const BTN_GAMEPAD: u16 = 0x130;
 pub const BTN_DIGI: u16 = 0x140;
 pub const BTN_TOOL_PEN: u16 = 0x140;
 pub const BTN_TOUCH: u16 = 0x14a;
+pub const BTN_STYLUS: u16 = 0x14b;
+pub const BTN_WHEEL: u16 = 0x150;
+pub const KEY_OK: u16 = 0x160;
+pub const BTN_DPAD_UP: u16 = 0x220;
+pub const BTN_DPAD_RIGHT: u16 = 0x223;
 pub const BTN_TRIGGER_HAPPY: u16 = 0x2c0;
+pub const BTN_TRIGGER_HAPPY40: u16 = 0x2e7;
 
 pub const REL_X: u16 = 0x00;
+pub const REL_Y: u16 = 0x01;
+pub const REL_RZ: u16 = 0x05;
 
 pub const MSC_SCAN: u16 = 0x04;
 

@@ -1,0 +1,83 @@
+//! The kind of an input device, from its keys, axes and properties.
+//!
+//! A device that can type is a keyboard, or loses the keys that type:
+//!
+//! | device | kind |
+//! |---|---|
+//! | has every key from Escape to S (the rule of udev) | `keyboard`, with all keys |
+//! | pen, fingers, pointer, six axes, joystick buttons | that kind, in this order, without the keys that type |
+//! | any other with a key that types | `keyboard`, with all keys |
+//! | the others | `buttons`, `switch` or `input` |
+
+use super::properties::Properties;
+use contract::Kind;
+use sys::input::Bits;
+use sys::input::code::*;
+
+/// Keys of media and mice that neither type nor start a program, outside the ranges of buttons.
+const HARMLESS: [u16; 15] = [
+    KEY_MUTE,
+    KEY_VOLUMEDOWN,
+    KEY_VOLUMEUP,
+    KEY_BACK,
+    KEY_FORWARD,
+    KEY_NEXTSONG,
+    KEY_PLAYPAUSE,
+    KEY_PREVIOUSSONG,
+    KEY_STOPCD,
+    KEY_RECORD,
+    KEY_REWIND,
+    KEY_PAUSECD,
+    KEY_PLAY,
+    KEY_FASTFORWARD,
+    KEY_MICMUTE,
+];
+
+/// Keys that only the kind `buttons` has besides: power and sleep.
+const POWER: [u16; 3] = [KEY_POWER, KEY_SLEEP, KEY_WAKEUP];
+
+/// Returns true for codes of buttons, which no keyboard layout maps to a character.
+fn is_button(code: u16) -> bool {
+    (BTN_MISC..KEY_OK).contains(&code)
+        || (BTN_DPAD_UP..=BTN_DPAD_RIGHT).contains(&code)
+        || (BTN_TRIGGER_HAPPY..=BTN_TRIGGER_HAPPY40).contains(&code)
+}
+
+/// Returns true if a device of this kind may have the key or button.
+pub(super) fn may_have(kind: Kind, code: u16) -> bool {
+    let is_pointer_button = (BTN_LEFT..BTN_JOYSTICK).contains(&code);
+    let is_touch = (BTN_DIGI..BTN_WHEEL).contains(&code);
+    match kind {
+        Kind::Keyboard => true,
+        Kind::Gamepad | Kind::Mouse3d if is_pointer_button || is_touch => false,
+        Kind::Mouse if is_touch => false,
+        Kind::Buttons if POWER.contains(&code) => true,
+        _ => is_button(code) || HARMLESS.contains(&code),
+    }
+}
+
+/// Returns the kind of a device with these properties.
+pub(super) fn of(properties: &Properties) -> Kind {
+    let (keys, axes) = (properties.codes(EV_KEY), &properties.axes);
+    let motion = properties.codes(EV_REL);
+    let has_touch = axes.contains_key(&ABS_MT_POSITION_X) || keys.contains(BTN_TOUCH);
+    let has_six_axes = (REL_X..=REL_RZ).all(|axis| motion.contains(axis))
+        || (ABS_X..=ABS_RZ).all(|axis| axes.contains_key(&axis));
+    match () {
+        () if (KEY_ESC..=KEY_S).all(|key| keys.contains(key)) => Kind::Keyboard,
+        () if keys.contains(BTN_TOOL_PEN) || keys.contains(BTN_STYLUS) => Kind::Tablet,
+        () if has_touch && properties.props.contains(INPUT_PROP_DIRECT) => Kind::Touchscreen,
+        () if has_touch => Kind::Touchpad,
+        () if motion.contains(REL_X) && motion.contains(REL_Y) && keys.contains(BTN_LEFT) => Kind::Mouse,
+        () if properties.is_joystick() => Kind::Gamepad,
+        () if has_six_axes => Kind::Mouse3d,
+        () if !is_within(&keys, Kind::Buttons) => Kind::Keyboard,
+        () if !keys.is_empty() => Kind::Buttons,
+        () if !properties.codes(EV_SW).is_empty() => Kind::Switch,
+        () => Kind::Input,
+    }
+}
+
+fn is_within(keys: &Bits, kind: Kind) -> bool {
+    keys.iter().all(|code| may_have(kind, code))
+}
