@@ -365,7 +365,7 @@ impl Assault for Guesser {
         self.guess = (self.guess + 1) % 10_000;
         let guess = format!("{:04}-{:04}", self.guess, 9999 - self.guess);
         let Ok(code) = Code::parse(&guess) else { return Attempt::Silence };
-        match join(&self.trust, &code, "a", self.address) {
+        match join(&self.trust, &code, ("a", self.address), None) {
             Ok(_) if guess == right => Attempt::Refused("guessed right by chance".into()),
             Ok(_) => Attempt::GotIn(format!("with {guess}")),
             Err(PairError::Refused(why)) if why.contains("wrong") => Attempt::Refused("wrong code".into()),
@@ -397,7 +397,7 @@ impl Assault for Between {
         let between = self.middle.address();
         let joined = thread::scope(|scope| {
             let relay = scope.spawn(|| self.middle.relay());
-            let joined = join(&self.honest, &code, "a", between);
+            let joined = join(&self.honest, &code, ("a", between), None);
             // If one side closes the connection, so does the other.
             let _ = relay.join();
             joined

@@ -70,7 +70,7 @@ pub struct Shared {
     /// Its name in the catalogue.
     pub name: String,
     /// Names of the peers that may see it; empty for all peers.
-    pub allow: Vec<String>,
+    pub allow: Vec<PeerKey>,
     source: Source,
     /// Its class, flows and properties.
     pub description: Description,

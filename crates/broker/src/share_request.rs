@@ -6,7 +6,7 @@ use modules::{Pipelines, TransportPlan};
 use session::Limits;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use trust::Trust;
+use trust::{PeerKey, Trust};
 
 /// Creates the partner of a device implemented by this program, once for each user.
 pub type MakePartner = dyn Fn() -> Result<Box<dyn Partner>, DeviceError> + Send + Sync;
@@ -31,8 +31,8 @@ pub struct ShareDevice {
     pub pipelines: Pipelines,
     /// The policy for several users at once.
     pub hub: HubPolicy,
-    /// Names of the peers that may see and open it; empty for all peers.
-    pub allow: Vec<String>,
+    /// Keys of the peers that may see and open it; empty for all peers.
+    pub allow: Vec<PeerKey>,
     /// Options of this transport for peers that use it; other transports run with their defaults.
     pub transport: Option<TransportPlan>,
 }

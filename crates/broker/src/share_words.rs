@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use sys::address::host_name;
-use trust::Trust;
 use trust::keys::read_key_file;
+use trust::{PeerKey, Trust};
 
 /// The options of `share`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct ShareWords {
     /// Names of the peers that may see and open the device; empty for all peers.
     #[serde(default, deserialize_with = "one_or_several")]
     pub allow: Vec<String>,
+    /// The keys that these names had at the start: [`ShareWords::find_peers`].
+    #[serde(skip)]
+    pub allowed: Option<Vec<PeerKey>>,
     /// Disables authentication and encryption.
     #[serde(default)]
     pub insecure: bool,
@@ -67,30 +70,13 @@ impl ShareWords {
             name: self.name.clone(),
             pipelines,
             hub: hub.map_err(|problem| ServiceError::Usage(format!("hub: {problem}")))?.unwrap_or_default(),
-            allow: self.allow.clone(),
+            allow: self.allowed_keys()?,
             transport: self.transport_plan()?,
         };
-        let trust = trust(self.insecure)?;
-        match &trust {
-            None if !self.allow.is_empty() => {
-                let problem =
-                    "`allow` names peers, but `insecure` does not authenticate them: use one of the two";
-                return Err(ServiceError::Usage(problem.into()));
-            }
-            None => {}
-            Some(trust) => {
-                let peers = trust.peers()?;
-                if let Some(unknown) = self.allow.iter().find(|name| peers.named(name).is_none()) {
-                    return Err(ServiceError::Usage(format!(
-                        "no host called `{unknown}` is paired; `outboard peers` lists them, `outboard pair` adds one"
-                    )));
-                }
-            }
-        }
         Ok(ShareRequest {
             devices: vec![device],
             listen: self.listen_address()?,
-            trust,
+            trust: trust(self.insecure)?,
             limits: limits(self.limits.as_deref())?,
             host: host_name(),
             announce: self.announce,
@@ -99,6 +85,31 @@ impl ShareWords {
 }
 
 impl ShareWords {
+    /// Finds the keys of the peers in `allow`, once: a later request has the same keys, and no other peer can get the
+    /// permission with a name.
+    pub fn find_peers(&mut self) -> Result<(), ServiceError> {
+        self.allowed = Some(self.allowed_keys()?);
+        Ok(())
+    }
+
+    fn allowed_keys(&self) -> Result<Vec<PeerKey>, ServiceError> {
+        if let Some(keys) = &self.allowed {
+            return Ok(keys.clone());
+        }
+        match trust(self.insecure)? {
+            None if !self.allow.is_empty() => {
+                let problem =
+                    "`allow` names peers, but `insecure` does not authenticate them: use one of the two";
+                Err(ServiceError::Usage(problem.into()))
+            }
+            None => Ok(Vec::new()),
+            Some(trust) => {
+                let peers = trust.peers()?;
+                self.allow.iter().map(|name| peers.required(name).map(|peer| peer.key)).collect()
+            }
+        }
+    }
+
     /// Returns the address to listen on.
     pub fn listen_address(&self) -> Result<SocketAddr, ServiceError> {
         listen_address(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))

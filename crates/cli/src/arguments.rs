@@ -269,7 +269,8 @@ pub(crate) struct Share {
     /// slow=wait|drop, patience=TIME [default: from the pipeline]
     #[arg(long, value_name = "POLICY")]
     pub(crate) hub: Option<String>,
-    /// Peer that may see and open the device; repeat for several [default: all paired hosts (`outboard peers`)]
+    /// Peer that may see and open the device; repeat for several. The key counts that the name has at the start
+    /// [default: all paired hosts (`outboard peers`)]
     #[arg(long, value_name = "PEER")]
     pub(crate) allow: Vec<String>,
     /// Address to listen on, for TCP and UDP
@@ -295,6 +296,9 @@ pub(crate) struct Pair {
     /// Code and address that the other host shows: CODE@HOST[:PORT], or HOST[:PORT] to type the code afterwards
     #[arg(value_name = "CODE@HOST")]
     pub(crate) with: Option<String>,
+    /// Name of the other host on this one [default: the name that it claims, with a number if that name is taken]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
     /// Address to listen on [default: [::]:7845, or another port if that one is in use]
     #[arg(long, value_name = "ADDRESS[:PORT]", conflicts_with = "with")]
     pub(crate) listen: Option<String>,

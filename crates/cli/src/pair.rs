@@ -39,38 +39,54 @@ enum PairEvent<'a> {
     /// An address opens many connections without a code: its oldest ones are closed.
     Crowded { address: IpAddr },
     /// The pairing is complete.
-    Paired { name: &'a str, key: &'a PeerKey },
+    Paired {
+        name: &'a str,
+        key: &'a PeerKey,
+        /// The name that the host calls itself, if that one is taken.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        claimed: Option<&'a str>,
+    },
 }
 
 /// `outboard pair [[CODE@]HOST]`.
 pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
     let events = Events::new(words.json.json, false, false);
     let trust = Trust::open()?;
-    let Paired { name, key } = match &words.with {
-        None => show(trust, words.listen.as_deref(), &events, words.json.json)?,
-        Some(with) => complete(&trust, with)?,
+    if let Some(name) = &words.name {
+        trust.peers()?.check_name(name, None)?;
+    }
+    let Paired { name, claimed, key } = match &words.with {
+        None => show(trust, &words, &events)?,
+        Some(with) => complete(&trust, with, words.name.as_deref())?,
     };
-    let text = format!(
+    let mut text = format!(
         "paired with {name} (key {}): each host can open the other's shared devices. `outboard peers` restricts, renames \
          and removes hosts",
         key.short()
     );
-    events.emit_result(&PairEvent::Paired { name: &name, key: &key }, &text);
+    if let Some(claimed) = &claimed {
+        text.push_str(&format!(
+            "\nit calls itself {claimed}, but that name belongs to another host: its name is {name}"
+        ));
+    }
+    let claimed = claimed.as_deref();
+    events.emit_result(&PairEvent::Paired { name: &name, key: &key, claimed }, &text);
     Ok(())
 }
 
 /// Shows a code and waits for the other host.
-fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Result<Paired, Failure> {
-    let offer = match listen {
-        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?[0])?,
+fn show(trust: Trust, words: &Pair, events: &Events) -> Result<Paired, Failure> {
+    let name = words.name.as_deref();
+    let offer = match &words.listen {
+        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?[0], name)?,
         // A running `share` may have the default port: use any other.
         None => {
             let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-            match Offer::new(trust.clone(), any(DEFAULT_PORT)) {
+            match Offer::new(trust.clone(), any(DEFAULT_PORT), name) {
                 Err(PairError::Trust(ServiceError::Os { error, .. }))
                     if error.kind() == io::ErrorKind::AddrInUse =>
                 {
-                    Offer::new(trust, any(0))?
+                    Offer::new(trust, any(0), name)?
                 }
                 offer => offer?,
             }
@@ -88,7 +104,7 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
     let minutes = CODE_LIFETIME.as_secs() / 60;
     let mut text = format!("Run this on the other host, within {minutes} minutes:\n\n    {command}\n");
     if io::stdout().is_terminal()
-        && !json
+        && !words.json.json
         && let Ok(qr) = QrCode::with_error_correction_level(format!("outboard:{code}@{place}"), EcLevel::L)
     {
         text.push('\n');
@@ -112,7 +128,7 @@ fn show(trust: Trust, listen: Option<&str>, events: &Events, json: bool) -> Resu
 }
 
 /// `[CODE@]HOST[:PORT]`. Other users of this host see a command line; a code that is typed at the prompt stays secret.
-fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
+fn complete(trust: &Trust, with: &str, name: Option<&str>) -> Result<Paired, Failure> {
     let (code, place) = match with.rsplit_once('@') {
         Some((code, place)) if !place.is_empty() => (Code::parse(code)?, place),
         None if Code::parse(with).is_err() => (ask_code(with)?, with),
@@ -126,7 +142,7 @@ fn complete(trust: &Trust, with: &str) -> Result<Paired, Failure> {
     let host = sys::address::host_of(&address);
     let mut last = None;
     for address in resolve(&address)? {
-        match join(trust, &code, host, address) {
+        match join(trust, &code, (host, address), name) {
             Err(error @ PairError::Unreachable(_)) => last = Some(error),
             done => return Ok(done?),
         }

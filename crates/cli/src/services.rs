@@ -90,6 +90,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         hub: words.hub,
         announce: words.announce,
         allow: words.allow,
+        allowed: None,
         listen: Some(words.listen),
         transport: words.transport,
         insecure: words.session.insecure,

@@ -4,11 +4,11 @@ mod support;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Stdio;
-use support::end;
 use support::users::{User, pair, paired};
+use support::{Service, end};
 
 /// Returns `a` and `c`, both at 127.0.0.1 and both paired with `b` under these names.
 fn two_peers() -> (User, User, User) {
@@ -94,4 +94,80 @@ fn an_unrecorded_place_is_asked_for_once_at_a_terminal() {
     b.says(&attach).refused(1, &["`a` answers there", &format!("write a@{place}")]);
     assert_eq!(answer(&attach, "y\n"), (question, Some(0)));
     b.says(&[&attach[..], &["--json"]].concat()).done();
+}
+
+/// Attaches `cam`, and returns once it is in use.
+fn uses(user: &User, address: &str) -> Service {
+    let mut using = user.serves(&["attach", &format!("{address}/cam"), "--as", "null"]);
+    using.wait("attached");
+    using
+}
+
+#[test]
+fn nobody_inherits_a_permission_with_a_name() {
+    let (a, b, c) = (User::new(), User::new(), User::new());
+    let [name, _] = pair(&a, &b);
+    let (mut share, address) = a.shares("pattern:rate=200", &["--name", "cam", "--allow", &name]);
+    let file = a.0.path("run.toml");
+    fs::write(&file, format!("[[share]]\ndevice = 'pattern'\nallow = '{name}'")).unwrap();
+    a.says(&["run", &file, "--check"]).done();
+    let mut using = uses(&b, &address);
+    a.says(&["peers", "remove", &name]).done();
+    share.wait("peer-left");
+    assert!(using.child.wait().unwrap().code() == Some(1));
+    // The other host claims the same name: both run on this machine.
+    let (_shown, with) = c.shows();
+    let next = format!("{name}-2");
+    let told = a.says(&["pair", &with]).done();
+    for says in
+        [format!("paired with {next} "), format!("it calls itself {name}, but that name belongs to another")]
+    {
+        assert!(told.text().contains(&says), "{says}: {}", told.text());
+    }
+    let attach = ["attach", &format!("{address}/cam"), "--as", "null"];
+    c.says(&attach).refused(1, &["there is: nothing"]);
+    a.says(&["peers", "rename", &next, &name]).refused(2, &["was the name of another host"]);
+    let missing = [&format!("the host called `{name}` was removed")[..], &format!("paired hosts: {next}")];
+    a.says(&["share", "pattern", "--allow", &name]).refused(2, &missing);
+    a.says(&["run", &file, "--check"]).refused(2, &missing);
+    // The removed host itself gets its name and its permission back.
+    assert_eq!(pair(&a, &b)[0], name);
+    uses(&b, &address);
+    c.says(&attach).refused(1, &["there is: nothing"]);
+}
+
+#[test]
+fn an_unknown_name_is_refused_with_the_known_ones() {
+    let (a, b, c) = (User::new(), User::new(), User::new());
+    let (mut shown, with) = a.shows();
+    b.says(&["pair", &with, "--name", "desk"]).done();
+    shown.wait("paired");
+    assert_eq!(b.peers()[0]["name"], "desk");
+    let unknown = ["no host called `dest` is paired; paired hosts: desk"];
+    b.says(&["share", "pattern", "--allow", "desk", "--allow", "dest"]).refused(2, &unknown);
+    let file = b.0.path("run.toml");
+    fs::write(&file, "[[share]]\ndevice = 'pattern'\nallow = ['desk', 'dest']").unwrap();
+    b.says(&["run", &file]).refused(2, &["[[share]] number 1 (pattern)", unknown[0]]);
+    b.says(&["attach", "dest@127.0.0.1/cam"]).refused(2, &unknown);
+    b.says(&["devices", "dest@127.0.0.1"]).refused(2, &unknown);
+    // A chosen name is checked before a code is used.
+    b.says(&["pair", "--name", "desk"]).refused(2, &["another host is called `desk` already"]);
+    b.says(&["pair", "--name", "a@b"]).refused(2, &["`a@b` cannot be a host's name"]);
+    let mut shown = b.serves(&["pair", "--listen", "127.0.0.1:0", "--name", "lab"]);
+    let command = shown.wait("code")["command"].as_str().unwrap().to_string();
+    let told = c.says(&["pair", command.strip_prefix("outboard pair ").unwrap()]).done();
+    assert!(!told.text().contains("calls itself"), "{}", told.text());
+    assert_eq!(shown.wait("paired")["name"], "lab");
+}
+
+#[test]
+fn a_list_of_an_earlier_version_loads() {
+    let (a, b) = (User::new(), User::new());
+    a.says(&["peers"]).done();
+    let key = b.says(&["peers", "--json"]).done().json()["key"].take();
+    let path = a.0.path("state/outboard/peers.json");
+    let entry = json!({"peers": [{"name": "a@b", "key": key, "address": "10.0.0.5", "may_open": ["cam"]}]});
+    pair(&a, &User::new());
+    fs::write(path, entry.to_string()).unwrap();
+    assert_eq!(a.peers(), entry["peers"]);
 }

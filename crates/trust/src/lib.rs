@@ -190,7 +190,7 @@ impl Known {
             return Some(Permit::All);
         }
         let peer = self.peers.of_key(key)?;
-        Some(Permit::Peer { name: peer.name.clone(), may_open: peer.may_open.clone() })
+        Some(Permit::Peer { key: peer.key, may_open: peer.may_open.clone() })
     }
 
     /// The names of all known hosts.
@@ -211,8 +211,8 @@ pub enum Permit {
     All,
     /// The devices shared with this peer, restricted to its list.
     Peer {
-        /// The peer's name in the list of peers.
-        name: String,
+        /// The peer's key.
+        key: PeerKey,
         /// The permitted devices, if the peer is restricted.
         may_open: Option<Vec<String>>,
     },
@@ -220,12 +220,12 @@ pub enum Permit {
 
 impl Permit {
     /// Checks access to a device that is shared with `allowed`, or with every peer if that is empty.
-    pub fn covers(&self, device: &str, allowed: &[String]) -> bool {
+    pub fn covers(&self, device: &str, allowed: &[PeerKey]) -> bool {
         match self {
             Permit::All => true,
-            Permit::Peer { name, may_open } => {
+            Permit::Peer { key, may_open } => {
                 let may = may_open.as_ref().is_none_or(|devices| devices.iter().any(|known| known == device));
-                may && (allowed.is_empty() || allowed.contains(name))
+                may && (allowed.is_empty() || allowed.contains(key))
             }
         }
     }

@@ -8,6 +8,7 @@
 //! wrong, and uses up one attempt.
 
 use crate::channel::SecureStream;
+use crate::peers::Added;
 use crate::visitors::Visitors;
 use crate::{PeerKey, Trust, tls};
 use contract::ServiceError;
@@ -79,6 +80,8 @@ pub enum PairError {
 pub struct Paired {
     /// Its name on this host.
     pub name: String,
+    /// The name that it calls itself, if that one is taken.
+    pub claimed: Option<String>,
     /// Its key.
     pub key: PeerKey,
 }
@@ -217,6 +220,8 @@ fn be_patient(socket: &TcpStream) -> io::Result<()> {
 /// A code that this host shows, and the listener on which the other host proves it.
 pub struct Offer {
     trust: Trust,
+    /// The name for the other host.
+    name: Option<String>,
     code: Code,
     listener: TcpListener,
     address: SocketAddr,
@@ -247,6 +252,8 @@ enum Visit {
 /// State shared by the visitors of one offer.
 struct Host {
     trust: Trust,
+    /// The name for the other host.
+    name: Option<String>,
     config: Arc<ServerConfig>,
     code: Code,
     /// Attempts left; locked while a proof is checked. `None` after a successful pairing.
@@ -255,14 +262,14 @@ struct Host {
 }
 
 impl Offer {
-    /// Draws a code and starts to listen.
-    pub fn new(trust: Trust, listen: SocketAddr) -> Result<Offer, PairError> {
+    /// Draws a code and starts to listen. The other host gets `name`, or the name that it claims.
+    pub fn new(trust: Trust, listen: SocketAddr, name: Option<&str>) -> Result<Offer, PairError> {
         let failed = |error| ServiceError::os(format!("listening on {listen}"), error);
         let listener = bind_tcp(listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let code = Code::draw().map_err(|error| ServiceError::os("drawing a code", error))?;
-        Ok(Offer { trust, code, listener, address })
+        Ok(Offer { trust, name: name.map(String::from), code, listener, address })
     }
 
     /// The code, for display only; it must not be logged.
@@ -288,6 +295,7 @@ impl Offer {
             .map_err(|error| ServiceError::Usage(format!("TLS cannot be set up: {error}")))?;
         let host = Arc::new(Host {
             trust: self.trust,
+            name: self.name,
             config: Arc::new(config),
             code: self.code,
             tries: Mutex::new(TRIES),
@@ -387,9 +395,9 @@ impl Host {
         *tries = 0;
         drop(tries);
         let address = Some(sys::address::host_of(&canonical(peer).to_string()).to_string());
-        let added = self.trust.edit(|peers| peers.add(&host, key, address));
+        let added = self.trust.edit(|peers| peers.add(&host, self.name.as_deref(), key, address));
         let paired = match added {
-            Ok(name) => Paired { name, key },
+            Ok(Added { name, claimed }) => Paired { name, claimed, key },
             Err(error) => {
                 let _ = say(&mut stream, &refuse("this host could not save the pairing"));
                 return Ok(Some(Visit::Paired(Err(error))));
@@ -402,8 +410,13 @@ impl Host {
 }
 
 /// Completes a pairing with the host at `address`, which shows `code`. `host` is the address as the user
-/// typed it, without the port.
-pub fn join(trust: &Trust, code: &Code, host: &str, address: SocketAddr) -> Result<Paired, PairError> {
+/// typed it, without the port. The other host gets `name`, or the name that it claims.
+pub fn join(
+    trust: &Trust,
+    code: &Code,
+    (host, address): (&str, SocketAddr),
+    name: Option<&str>,
+) -> Result<Paired, PairError> {
     let unreachable = |error: io::Error| {
         let advice = match error.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -435,8 +448,8 @@ pub fn join(trust: &Trust, code: &Code, host: &str, address: SocketAddr) -> Resu
         _ => return Err(broken()),
     };
     let [shows, types] = exchange.finish(&theirs).ok_or_else(broken)?;
-    let name = host_name();
-    let confirm = Pairing::Confirm { proof: prove(&types, &name), host: name };
+    let own_name = host_name();
+    let confirm = Pairing::Confirm { proof: prove(&types, &own_name), host: own_name };
     say(&mut stream, &confirm).map_err(unreachable)?;
     match hear(&mut stream, until).map_err(unreachable)? {
         Pairing::Confirmed { proof, host: their_name } => {
@@ -445,8 +458,8 @@ pub fn join(trust: &Trust, code: &Code, host: &str, address: SocketAddr) -> Resu
                     "{address} does not have the code: somebody else may have answered. It was not paired"
                 )));
             }
-            let name = trust.edit(|peers| peers.add(&their_name, key, Some(host.into())))?;
-            Ok(Paired { name, key })
+            let added = trust.edit(|peers| peers.add(&their_name, name, key, Some(host.into())))?;
+            Ok(Paired { name: added.name, claimed: added.claimed, key })
         }
         Pairing::Refused { reason } => Err(refused(reason)),
         _ => Err(broken()),

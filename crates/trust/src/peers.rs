@@ -1,4 +1,7 @@
 //! The known hosts: names, keys, addresses and permitted devices.
+//!
+//! Configurations name hosts, so a name belongs to one key for ever: a name that was removed or changed is kept with its
+//! key and given to no other host.
 
 use crate::PeerKey;
 use contract::ServiceError;
@@ -7,6 +10,8 @@ use std::net::IpAddr;
 
 /// Limit of known hosts.
 const PEERS_MAX: usize = 1024;
+/// Limit of present and former names together.
+const NAMES_MAX: usize = 4096;
 /// Limit of a name, in bytes.
 const NAME_BYTES_MAX: usize = wire::control::NAME_BYTES_MAX;
 /// The name of a peer that shows this host's own key: another process of the same user.
@@ -32,11 +37,30 @@ pub struct Peer {
     pub may_open: Option<Vec<String>>,
 }
 
+/// A former name of a host, which no other host may get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FormerName {
+    name: String,
+    key: PeerKey,
+}
+
 /// The list of known hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peers {
     peers: Vec<Peer>,
+    /// The names of removed hosts, and the earlier names of renamed hosts, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    former: Vec<FormerName>,
+}
+
+/// The name of a host that was added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Added {
+    pub(super) name: String,
+    /// The name that the host calls itself, if it is taken.
+    pub(super) claimed: Option<String>,
 }
 
 impl Peers {
@@ -44,7 +68,9 @@ impl Peers {
     pub(super) fn parse(content: &[u8]) -> Result<Peers, String> {
         let peers: Peers = serde_json::from_slice(content).map_err(|error| error.to_string())?;
         let names_alike = |one: &Peer| peers.peers.iter().filter(|other| other.name == one.name).count() > 1;
-        match peers.peers.iter().find(|peer| !is_name(&peer.name) || names_alike(peer)) {
+        let is_formers = |one: &Peer| peers.is_taken(&one.name, Some(&one.key));
+        let is_wrong = |peer: &&Peer| !is_name(&peer.name) || names_alike(peer) || is_formers(peer);
+        match peers.peers.iter().find(is_wrong) {
             Some(peer) => Err(format!("`{}` is no name, or the name of two", peer.name)),
             None => Ok(peers),
         }
@@ -88,49 +114,105 @@ impl Peers {
     fn no_such(&self, name: &str) -> ServiceError {
         let names: Vec<_> = self.peers.iter().map(|peer| peer.name.as_str()).collect();
         let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-        ServiceError::Usage(format!(
-            "no host called `{name}` is paired; paired hosts: {names} (`outboard pair` adds one)"
-        ))
+        let missing = match self.former.iter().any(|former| former.name == name) {
+            true => format!("the host called `{name}` was removed or renamed"),
+            false => format!("no host called `{name}` is paired"),
+        };
+        ServiceError::Usage(format!("{missing}; paired hosts: {names} (`outboard pair` adds one)"))
     }
 
-    /// Adds a host. A known host keeps its name and permitted devices. Returns the name: `name`, or a
-    /// similar one if that is in use.
+    /// Returns true if the name belongs to another host than the one with this key.
+    fn is_taken(&self, name: &str, key: Option<&PeerKey>) -> bool {
+        let is_other = |owner: &PeerKey| Some(owner) != key;
+        name == SELF
+            || self.peers.iter().any(|peer| peer.name == name && is_other(&peer.key))
+            || self.former.iter().any(|former| former.name == name && is_other(&former.key))
+    }
+
+    /// Checks that a host with this key, or a new host, can get the name.
+    pub fn check_name(&self, name: &str, key: Option<&PeerKey>) -> Result<(), ServiceError> {
+        let problem = if !is_new_name(name) {
+            format!(
+                "`{name}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, without `/`, `@`, `:`, \
+                 blanks and control characters"
+            )
+        } else if self.named(name).is_some_and(|peer| Some(&peer.key) != key) {
+            format!("another host is called `{name}` already")
+        } else if self.is_taken(name, key) {
+            format!("`{name}` was the name of another host, and names are never given again: choose another")
+        } else {
+            return Ok(());
+        };
+        Err(ServiceError::Usage(problem))
+    }
+
+    /// Checks that there is room for another name.
+    fn check_room(&self) -> Result<(), ServiceError> {
+        if self.peers.len() + self.former.len() < NAMES_MAX {
+            return Ok(());
+        }
+        Err(ServiceError::Usage(format!(
+            "{NAMES_MAX} names of hosts are or were in use, which is all there may be: delete entries of `former` in the \
+             list of peers"
+        )))
+    }
+
+    /// Adds a host. It gets the name that the user has `chosen`, or its last name on this host, or the name that it
+    /// claims, with a number if that name is taken. A known host keeps its name, unless the user has chosen another, and
+    /// its permitted devices.
     pub(super) fn add(
         &mut self,
-        name: &str,
+        claimed: &str,
+        chosen: Option<&str>,
         key: PeerKey,
         address: Option<String>,
-    ) -> Result<String, ServiceError> {
+    ) -> Result<Added, ServiceError> {
+        if let Some(chosen) = chosen {
+            self.check_name(chosen, Some(&key))?;
+        }
         if let Some(known) = self.peers.iter_mut().find(|peer| peer.key == key) {
             known.address = address.or(known.address.take());
-            return Ok(known.name.clone());
+            let name = known.name.clone();
+            if let Some(chosen) = chosen {
+                self.rename(&name, chosen)?;
+            }
+            return Ok(Added { name: chosen.map_or(name, String::from), claimed: None });
         }
         if self.peers.len() >= PEERS_MAX {
             return Err(ServiceError::Usage(format!(
                 "{PEERS_MAX} hosts are known, which is all there may be: `outboard peers remove` forgets one"
             )));
         }
-        let base = as_name(name);
-        let numbered = (2..).map(|number| format!("{base}-{number}"));
-        let mut names = std::iter::once(base.clone()).chain(numbered);
-        let free = names.find(|name| name != SELF && self.named(name).is_none() && !self.has_host(name));
-        let name = free.unwrap_or(base);
-        self.peers.push(Peer { name: name.clone(), key, address, places: Vec::new(), may_open: None });
-        Ok(name)
+        self.check_room()?;
+        let last = self.former.iter().rfind(|former| former.key == key).map(|former| former.name.clone());
+        let base = as_name(claimed);
+        let added = match chosen.map(String::from).or(last) {
+            Some(name) => Added { name, claimed: None },
+            None => {
+                let numbered = (2..).map(|number| format!("{base}-{number}"));
+                let mut names = std::iter::once(base.clone()).chain(numbered);
+                let free = names.find(|name| !self.is_taken(name, Some(&key)) && !self.has_host(name));
+                let name = free.unwrap_or_default();
+                Added { claimed: (name != base).then_some(base), name }
+            }
+        };
+        self.former.retain(|former| former.name != added.name);
+        let name = added.name.clone();
+        self.peers.push(Peer { name, key, address, places: Vec::new(), may_open: None });
+        Ok(added)
     }
 
     /// Renames a host.
     pub fn rename(&mut self, name: &str, new: &str) -> Result<(), ServiceError> {
-        if !is_new_name(new) {
-            return Err(ServiceError::Usage(format!(
-                "`{new}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, without `/`, `@`, `:`, \
-                 blanks and control characters"
-            )));
-        }
-        if name != new && self.named(new).is_some() {
-            return Err(ServiceError::Usage(format!("another host is called `{new}` already")));
-        }
         let index = self.index_of(name)?;
+        let key = self.peers[index].key;
+        self.check_name(new, Some(&key))?;
+        if name == new {
+            return Ok(());
+        }
+        self.check_room()?;
+        self.former.retain(|former| former.name != new);
+        self.former.push(FormerName { name: name.into(), key });
         self.peers[index].name = new.into();
         Ok(())
     }
@@ -142,10 +224,12 @@ impl Peers {
         Ok(())
     }
 
-    /// Removes a host.
+    /// Removes a host. Its name stays its own.
     pub fn remove(&mut self, name: &str) -> Result<Peer, ServiceError> {
         let index = self.index_of(name)?;
-        Ok(self.peers.remove(index))
+        let peer = self.peers.remove(index);
+        self.former.push(FormerName { name: peer.name.clone(), key: peer.key });
+        Ok(peer)
     }
 }
 

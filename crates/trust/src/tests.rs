@@ -43,13 +43,13 @@ fn anywhere() -> SocketAddr {
 
 /// Offers a pairing code at `user`'s host: returns the address, the code and the outcome.
 fn show(user: &User) -> (SocketAddr, String, thread::JoinHandle<Result<Paired, PairError>>) {
-    let offer = Offer::new(user.trust.clone(), anywhere()).unwrap();
+    let offer = Offer::new(user.trust.clone(), anywhere(), None).unwrap();
     let (address, code, stop) = (offer.address(), offer.code(), Stop::new().unwrap());
     (address, code, thread::spawn(move || offer.wait(Duration::from_secs(60), &stop, &mut |_| {})))
 }
 
 fn join(trust: &Trust, code: &str, host: &str, address: SocketAddr) -> Result<Paired, PairError> {
-    super::join(trust, &Code::parse(code)?, host, address)
+    super::join(trust, &Code::parse(code)?, (host, address), None)
 }
 
 fn wrong(code: &str) -> String {
@@ -110,7 +110,8 @@ fn concurrent_edits_are_all_saved_and_reloaded() {
     let editors: Vec<_> = (0..16u8)
         .map(|number| {
             let trust = user.trust.clone();
-            thread::spawn(move || trust.edit(|peers| peers.add("host", PeerKey([number; 32]), None)).unwrap())
+            let add = move |peers: &mut Peers| peers.add("host", None, PeerKey([number; 32]), None);
+            thread::spawn(move || trust.edit(add).unwrap().name)
         })
         .collect();
     let names: std::collections::BTreeSet<_> =
@@ -124,10 +125,10 @@ fn concurrent_edits_are_all_saved_and_reloaded() {
         known.permit(&key)
     };
     assert!(permit(&mut known).unwrap().covers("cam", &[]));
-    assert!(!permit(&mut known).unwrap().covers("cam", &["another".into()]));
+    assert!(!permit(&mut known).unwrap().covers("cam", &[PeerKey([4; 32])]));
     user.trust.edit(|peers| peers.restrict(&name, Some(vec!["cam".into()]))).unwrap();
     let restricted = permit(&mut known).unwrap();
-    assert!(restricted.covers("cam", std::slice::from_ref(&name)) && !restricted.covers("mouse", &[]));
+    assert!(restricted.covers("cam", &[key]) && !restricted.covers("mouse", &[]));
     user.trust.edit(|peers| peers.rename(&name, "studio")).unwrap();
     assert!(user.trust.edit(|peers| peers.rename("studio", "a/b")).is_err());
     user.trust.edit(|peers| peers.remove("studio")).unwrap();
@@ -136,6 +137,42 @@ fn concurrent_edits_are_all_saved_and_reloaded() {
     assert!(known.refresh().is_err());
     assert_eq!(known.permit(&PeerKey([4; 32])), None, "a file that is broken knows nobody");
     assert_eq!(known.permit(&user.trust.key()), Some(Permit::All));
+}
+
+#[test]
+fn a_name_belongs_to_one_key_for_ever() {
+    let [one, other, third] = [1, 2, 3].map(|number| PeerKey([number; 32]));
+    let mut peers = Peers::default();
+    let add = |peers: &mut Peers, key, chosen| {
+        let added = peers.add("studio", chosen, key, Some("10.0.0.5".into())).unwrap();
+        (added.name, added.claimed)
+    };
+    let claimed = Some("studio".to_string());
+    assert_eq!(add(&mut peers, one, None), ("studio".into(), None));
+    assert_eq!(add(&mut peers, other, None), ("studio-2".into(), claimed.clone()));
+    // A removed name and the old name of a renamed host stay taken, also in the file.
+    peers.remove("studio").unwrap();
+    peers.rename("studio-2", "desk").unwrap();
+    let mut peers = Peers::parse(&peers.emit().unwrap()).unwrap();
+    assert_eq!(add(&mut peers, third, None), ("studio-3".into(), claimed));
+    for name in ["studio", "studio-2", "desk"] {
+        assert!(peers.rename("studio-3", name).is_err() && peers.check_name(name, None).is_err(), "{name}");
+    }
+    let missing = peers.required("studio").unwrap_err().to_string();
+    assert!(missing.contains("was removed") && missing.contains("desk, studio-3"), "{missing}");
+    // The same key gets its own name back.
+    assert_eq!(add(&mut peers, one, None), ("studio".into(), None));
+    peers.rename("desk", "studio-2").unwrap();
+    assert_eq!(add(&mut peers, other, Some("desk")), ("desk".into(), None));
+    // No host calls itself like an address, or like the host of another peer.
+    for (claimed, name) in [("10.0.0.9", "10-0-0-9"), ("nas.lan", "nas.lan-2"), ("this user", "this-user")] {
+        let mut peers = Peers::parse(br#"{"peers": []}"#).unwrap();
+        peers.add("x", None, one, Some("nas.lan".into())).unwrap();
+        assert_eq!(peers.add(claimed, None, other, None).unwrap().name, name);
+    }
+    for name in ["10.0.0.9", "a@b", "a:1", "a/b", "", "this user"] {
+        assert!(peers.rename("desk", name).is_err(), "{name}");
+    }
 }
 
 #[test]
@@ -189,7 +226,7 @@ fn a_code_is_void_after_three_of_a_thousand_guesses() {
 #[test]
 fn dripping_connections_make_room() {
     let [shows, types] = [User::new(), User::new()];
-    let offer = Offer::new(shows.trust.clone(), anywhere()).unwrap();
+    let offer = Offer::new(shows.trust.clone(), anywhere(), None).unwrap();
     let (address, code, stop) = (offer.address(), offer.code(), Stop::new().unwrap());
     let waits = thread::spawn(move || {
         let mut incidents = Vec::new();

@@ -140,7 +140,9 @@ impl Plan {
         for words in &file.share {
             let listen = words.listen_address()?;
             if let Some(plan) = shares.iter_mut().find(|plan| plan.request.listen == listen) {
-                plan.devices.push(words.clone());
+                let mut words = words.clone();
+                words.find_peers()?;
+                plan.devices.push(words);
             }
         }
         bare.attach_requests()?;
