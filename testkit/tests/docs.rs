@@ -219,3 +219,42 @@ fn the_checks_find_broken_references() {
     let below = concat!("doc", "s/*/absent.md");
     assert_eq!(check_source("a.rs", below).len(), 1);
 }
+
+/// Each row of the table of protected assets ends with files and the tests in them: `` `FILE`: `TEST`, `TEST`; `FILE`: … ``.
+fn check_assets(page: &str, source_of: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let rows = (1..).zip(page.lines()).filter(|(_, line)| line.starts_with('|'));
+    let mut broken = Vec::new();
+    for (number, row) in rows.skip(2) {
+        let cell = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
+        if !cell.contains('`') {
+            broken.push(format!("SECURITY.md:{number}: no test"));
+        }
+        for group in cell.split("; ") {
+            let mut spans = code_spans(group);
+            let file = spans.next().unwrap_or_default();
+            let Some(source) = source_of(file) else {
+                broken.push(format!("SECURITY.md:{number}: no such file: {file}"));
+                continue;
+            };
+            let missing = spans.filter(|test| !source.contains(&format!("#[test]\nfn {test}(")));
+            broken.extend(missing.map(|test| format!("SECURITY.md:{number}: no such test: {test}")));
+        }
+    }
+    broken
+}
+
+#[test]
+fn every_protected_asset_names_its_tests() {
+    let page = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let table = page.split("\n## ").find(|part| part.starts_with("Protected assets")).unwrap();
+    let source_of = |file: &str| {
+        let source = std::fs::read_to_string(root().join(file)).ok()?;
+        Some(source.lines().map(str::trim_start).collect::<Vec<_>>().join("\n"))
+    };
+    assert!(table.lines().filter(|line| line.starts_with('|')).count() > 20, "the table was not found");
+    assert_none(check_assets(table, source_of));
+    let wrong =
+        "| asset | test |\n|---|---|\n| a | none |\n| b | `x.rs`: `there`, `gone` |\n| c | `y.rs`: `there` |";
+    let x = |file: &str| (file == "x.rs").then(|| "#[test]\nfn there() {}".to_string());
+    assert_eq!(check_assets(wrong, x).len(), 4);
+}
