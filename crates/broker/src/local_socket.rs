@@ -35,24 +35,60 @@ pub fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> io::Result
     stream.write_all(&line)
 }
 
-/// Returns the directory of the sockets, private to the user; creates it if missing.
+/// Returns the directory of the sockets, private to the user; creates it if missing. It is below the user's runtime
+/// directory, or below the state directory where there is none: another user could occupy a name in `/tmp`.
 pub fn directory() -> io::Result<PathBuf> {
     let uid = getuid();
     let is_ours = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == uid.as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let directory = runtime
-        .into_iter()
-        .chain([PathBuf::from(format!("/run/user/{uid}"))])
-        .find(is_ours)
-        .map_or_else(|| format!("/tmp/outboard-{uid}").into(), |runtime| runtime.join("outboard"));
-    match DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
+    let found = runtime.into_iter().chain([PathBuf::from(format!("/run/user/{uid}"))]).find(is_ours);
+    private(match found {
+        Some(runtime) => runtime.join("outboard"),
+        None => trust::state_directory().map_err(io::Error::other)?.join("run"),
+    })
+}
+
+/// Creates a directory that only this user may enter. Returns an error if there is something else at `path`: a link, or a
+/// directory of another user or open to others.
+fn private(path: PathBuf) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+    let found = fs::symlink_metadata(&path)?;
+    if found.is_dir() && found.uid() == getuid().as_raw() && found.mode() & 0o077 == 0 {
+        return Ok(path);
     }
-    let found = fs::symlink_metadata(&directory)?;
-    if found.is_dir() && found.uid() == uid.as_raw() && found.mode() & 0o077 == 0 {
-        return Ok(directory);
-    }
-    let problem = format!("{} is not a private directory of this user", directory.display());
+    let problem = format!("{} is not a private directory of this user: remove it", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn a_directory_that_others_control_is_refused() {
+        let base = std::env::temp_dir().join(format!("outboard-private-{}", std::process::id()));
+        let made = private(base.join("state/run")).unwrap();
+        assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(private(made.clone()).unwrap(), made);
+        let link = base.join("link");
+        symlink(&made, &link).unwrap();
+        let open = base.join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o711)).unwrap();
+        let mut refused = vec![link, open];
+        // Only root can give a directory away.
+        let given = base.join("given");
+        fs::create_dir(&given).unwrap();
+        fs::set_permissions(&given, fs::Permissions::from_mode(0o700)).unwrap();
+        if getuid().is_root() {
+            chown(&given, Some(65534), None).unwrap();
+            refused.push(given);
+        }
+        for path in refused {
+            let problem = private(path.clone()).unwrap_err().to_string();
+            assert!(problem.contains(&path.display().to_string()), "{problem}");
+        }
+        fs::remove_dir_all(base).unwrap();
+    }
 }

@@ -44,7 +44,7 @@ use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
 use modules::{Pipelines, now};
 use pipeline::Edit;
 use session::Limits;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use sys::poller::Poller;
 use wire::Control;
@@ -105,6 +105,8 @@ pub struct PeerSession<D> {
     pub drivers: BTreeMap<u32, Driver<D>>,
     /// Answers for visitors of the console.
     pub answers: Vec<(u64, Answer)>,
+    /// Console clients whose words a worker has not answered ([`PeerSession::say`]).
+    asked: BTreeSet<u64>,
     /// Stamps that the workers have traced since the last request.
     pub traced: Vec<FlowTrace>,
     changes: PipelineChangeBroker,
@@ -122,6 +124,7 @@ impl<D> PeerSession<D> {
             workers,
             drivers: BTreeMap::new(),
             answers: Vec::new(),
+            asked: BTreeSet::new(),
             traced: Vec::new(),
             changes: PipelineChangeBroker::default(),
             facts: None,
@@ -184,6 +187,13 @@ impl<D> PeerSession<D> {
         self.facts
     }
 
+    /// Passes words of a console client on to the local partner of a driver. Only an application host does: the device's own host
+    /// has the device's own tools.
+    pub fn say(&mut self, driver: u32, visitor: u64, words: String) {
+        self.asked.insert(visitor);
+        self.workers.send(Command::Say { driver, visitor, words });
+    }
+
     /// Handles a report of a worker. Returns a notice that the role handles, with its driver.
     pub fn handle_report(
         &mut self,
@@ -196,8 +206,8 @@ impl<D> PeerSession<D> {
             Report::Refused(call) => emit(Event::Warning {
                 problem: format!("the sandbox refused the system call {call} to a worker"),
             }),
-            // Only an application host sends `Say` to its worker: the device's own host has the device's own tools.
-            Report::Said { .. } if self.role == Role::Device => {}
+            // A worker answers each request once, and no other client.
+            Report::Said { visitor, .. } if !self.asked.remove(&visitor) => {}
             Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),
             Report::Stats(all) => {
                 for (number, stats) in all {

@@ -13,7 +13,7 @@ fn failed(action: &str, path: &Path, error: io::Error) -> ServiceError {
 }
 
 /// The default directory: `$XDG_STATE_HOME/outboard`, or `~/.local/state/outboard`.
-pub(super) fn state_directory() -> Result<PathBuf, ServiceError> {
+pub fn state_directory() -> Result<PathBuf, ServiceError> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     state.map(|state| state.join("outboard")).ok_or_else(|| {

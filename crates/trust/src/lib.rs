@@ -20,6 +20,7 @@ mod visitors;
 
 use contract::{Kind, Secret, ServiceError};
 use files::Stamp;
+pub use files::state_directory;
 use identity::Identity;
 pub use identity::PeerKey;
 use kinds::Kinds;

@@ -6,7 +6,6 @@ use crate::console::{Answer, DriverStatus, Operation, PeerStatus, Status};
 use crate::peer_session::Driver;
 use modules::now;
 use std::num::NonZeroU32;
-use worker::Command;
 
 impl ApplicationHost {
     /// Serves the console: reads requests and writes answers.
@@ -40,7 +39,7 @@ impl ApplicationHost {
         let Some((&driver, _)) = self.common.drivers.iter().find(|(_, driver)| is_meant(driver)) else {
             return Some(Answer::Refused { problem: format!("no device `{name}` is in use here") });
         };
-        self.common.workers.send(Command::Say { driver, visitor, words });
+        self.common.say(driver, visitor, words);
         None
     }
 

@@ -7,6 +7,7 @@ use super::{Forwarded, Received, StageEnd};
 use contract::{Body, Bytes, Message, Port, Time};
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use sys::memory::Words;
 
@@ -409,7 +410,7 @@ proptest! {
                 // Small values and the first words are the most likely to break a ring.
                 let word = if kind == 0 { word.index(block.len()) } else { word.index(200.min(block.len())) };
                 let value = if kind == 2 { value % 8 } else { value };
-                block[word].store(value, std::sync::atomic::Ordering::SeqCst);
+                block[word].store(value, Ordering::SeqCst);
             }
             if host.push(Time(0), body, false).is_err() {
                 break;
@@ -438,5 +439,50 @@ proptest! {
         drop(stage_end);
         prop_assert_eq!(region.taken(), 0);
         prop_assert!(HostEnd::create(geometry, region).unwrap().0.lease().is_some());
+    }
+}
+
+/// A thread of a stage stores values wherever it can write, all the time: the host checks what it copied, so that its own
+/// bodies stay intact and every slot becomes free.
+#[test]
+fn a_stage_that_writes_during_reads_does_no_harm() {
+    const ROUNDS: usize = 40;
+    let geometry = host_end::geometry(1, 2, [true; 2]);
+    let region = host_end::slots(geometry).unwrap();
+    for round in 0..ROUNDS {
+        let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
+        let block = Words::map(&descriptors[0][0]).unwrap();
+        let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
+        let is_over = AtomicBool::new(false);
+        let kept: Vec<Body> = (0..50).map(|number| body(number, number * 37 % 3000)).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut state = round as u64 + 1;
+                while !is_over.load(Ordering::Relaxed) {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let word = (state >> 33) as usize % block.len().min(300);
+                    let value = if state & 1 == 0 { state >> 20 } else { (state >> 20) % 8 };
+                    block[word].store(value, Ordering::SeqCst);
+                }
+            });
+            for body in &kept {
+                let mut is_broken = host.push(Time(0), body, false).is_err();
+                while let Ok(Some(Received { message: Some(message), covers, .. })) = stage_end.receive() {
+                    is_broken |= stage_end.send(Port::MAIN, message).is_err();
+                    is_broken |= stage_end.cover(covers).is_err();
+                }
+                let _ = stage_end.flush();
+                is_broken |= (0..1000).any(|_| host.pop().is_err());
+                if is_broken {
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for (number, body) in kept.iter().enumerate() {
+            assert_eq!(body, &self::body(number, number * 37 % 3000), "round {round}");
+        }
+        drop((host, stage_end));
+        assert_eq!(region.taken(), 0, "round {round}");
     }
 }
