@@ -44,7 +44,7 @@ fn is_button(code: u16) -> bool {
 }
 
 /// Returns true if a device of this kind may have the key or button.
-pub(super) fn may_have(kind: Kind, code: u16) -> bool {
+fn may_have(kind: Kind, code: u16) -> bool {
     let is_pointer_button = (BTN_LEFT..BTN_JOYSTICK).contains(&code);
     let is_touch = (BTN_DIGI..BTN_WHEEL).contains(&code);
     match kind {
@@ -76,6 +76,16 @@ pub(super) fn of(properties: &Properties) -> Kind {
         () if !properties.codes(EV_SW).is_empty() => Kind::Switch,
         () => Kind::Input,
     }
+}
+
+/// Removes the keys and buttons that a device of this kind may not have. Returns their number.
+pub(super) fn remove_foreign_keys(properties: &mut Properties) -> usize {
+    let (kind, keys) = (of(properties), properties.codes(EV_KEY));
+    let kept: Bits = keys.iter().filter(|code| may_have(kind, *code)).collect();
+    if kept.len() < keys.len() {
+        properties.set_codes(EV_KEY, kept);
+    }
+    keys.len() - kept.len()
 }
 
 fn is_within(keys: &Bits, kind: Kind) -> bool {

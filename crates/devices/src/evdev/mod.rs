@@ -197,6 +197,10 @@ impl DeviceClass for Uinput {
             problem: "a node copies a device: attach a device of class `evdev`".into(),
         })?;
         let mut properties = parse_properties(like)?;
+        let omitted = match kind::remove_foreign_keys(&mut properties) {
+            0 => String::new(),
+            count => format!(" ({count} keys omitted: a {} does not have them)", properties.kind()),
+        };
         if !spec.target.is_empty() {
             properties.name = spec.target.clone();
         }
@@ -207,8 +211,8 @@ impl DeviceClass for Uinput {
             advice: None,
         })?;
         let path = discovery::node_of(node.as_fd());
-        let summary = format!("{} at {}", properties.name, path.as_deref().unwrap_or("/dev/input"));
-        let description = Description { summary, ..like.clone() };
+        let summary = format!("{}{omitted} at {}", properties.name, path.as_deref().unwrap_or("/dev/input"));
+        let description = Description { summary, properties: properties.to_bytes(), ..like.clone() };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![node] })
     }
 

@@ -248,6 +248,29 @@ fn the_kind_follows_from_keys_and_axes() {
     assert_eq!(touchpad(2).kind(), Kind::Touchpad);
 }
 
+#[test]
+fn only_a_keyboard_keeps_the_keys_that_type() {
+    let typing = [KEY_ESC, KEY_A, KEY_LEFTSHIFT, 28, 2, 96, 0x160, 0x200];
+    let harmless = [KEY_VOLUMEUP, KEY_PLAYPAUSE, KEY_BACK, BTN_MISC];
+    let six = [0, 1, 2, 3, 4, 5];
+    for (own, motion, kind) in [
+        ([BTN_GAMEPAD, BTN_TRIGGER_HAPPY], &[][..], Kind::Gamepad),
+        ([BTN_LEFT, BTN_LEFT + 7], &[REL_X, REL_Y], Kind::Mouse),
+        ([BTN_MISC + 1, BTN_MISC + 15], &six, Kind::Mouse3d),
+        ([BTN_TOUCH, BTN_LEFT], &[], Kind::Touchpad),
+    ] {
+        let mut properties = with_keys(typing.into_iter().chain(harmless).chain(own), motion);
+        assert_eq!(super::kind::remove_foreign_keys(&mut properties), typing.len(), "{kind}");
+        assert_eq!(properties.codes(EV_KEY), Bits::from_iter(harmless.into_iter().chain(own)), "{kind}");
+        assert!(typing.iter().all(|code| !properties.has(key(*code, 1))) && properties.has(key(own[0], 1)));
+        assert_eq!(properties.kind(), kind);
+    }
+    let mut pad = with_keys([BTN_GAMEPAD, BTN_LEFT, BTN_TOUCH - 1], &[]);
+    assert_eq!(super::kind::remove_foreign_keys(&mut pad), 2, "a gamepad is no pointer");
+    let mut keyboard = with_keys(1..=127, &[]);
+    assert_eq!(super::kind::remove_foreign_keys(&mut keyboard), 0);
+}
+
 fn any_properties() -> impl Strategy<Value = Properties> {
     let texts = ("\\PC{0,60}", "\\PC{0,60}", "\\PC{0,60}");
     let axes = prop::collection::btree_map(
@@ -295,6 +318,15 @@ proptest! {
     #[test]
     fn encoded_descriptions_decode_to_the_same(properties in any_properties()) {
         prop_assert_eq!(Properties::parse(&properties.to_bytes()), Ok(properties));
+    }
+
+    #[test]
+    fn a_filtered_device_keeps_its_kind_and_its_other_properties(properties in any_properties()) {
+        let mut filtered = properties.clone();
+        super::kind::remove_foreign_keys(&mut filtered);
+        prop_assert_eq!(filtered.kind(), properties.kind());
+        filtered.set_codes(EV_KEY, properties.codes(EV_KEY));
+        prop_assert_eq!(filtered, properties);
     }
 
     #[test]

@@ -466,6 +466,22 @@ fn events_that_the_node_does_not_have_are_counted_and_ignored() {
 }
 
 #[test]
+fn keys_that_type_reach_no_node_of_a_gamepad() {
+    needs_uinput!();
+    let mut properties = gamepad("typing gamepad");
+    let keys = properties.codes(EV_KEY).iter().chain([KEY_A, 28, KEY_LEFTSHIFT]).collect();
+    properties.set_codes(EV_KEY, keys);
+    let mut joined = Joined::new(&properties, &[]);
+    assert_eq!(
+        Properties::read(joined.application.node.as_fd()).unwrap().codes(EV_KEY),
+        gamepad("").codes(EV_KEY)
+    );
+    assert_eq!(joined.type_in(&[&[key(KEY_A, 1)], &[key(28, 1)]]), []);
+    assert_eq!(joined.sink.figure("events refused"), 2.0);
+    assert_eq!(joined.type_in(&[&[key(BTN_GAMEPAD, 1)]]), [key(BTN_GAMEPAD, 1), Event::REPORT]);
+}
+
+#[test]
 fn a_device_is_listed_and_opened_by_name() {
     needs_uinput!();
     let device = Device::plug_in(&mouse("listed mouse"));
