@@ -1,4 +1,4 @@
-# make demo | test | prove | fuzz SECONDS=60 | check | install
+# make demo | test | prove | fuzz SECONDS=60 | check | audit | release | install
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 SECONDS ?= 60
@@ -7,7 +7,11 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # bench is a workspace of its own; its program stands beside the others.
 IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 
-.PHONY: demo test prove fuzz check install setup
+# Tools of `check`, `audit` and `release`, built on first use.
+DENY = scripts/tool cargo-deny 0.20.2
+CYCLONEDX = scripts/tool cargo-cyclonedx 0.5.9
+
+.PHONY: demo test prove fuzz check audit release install setup
 
 # Two hosts with a bad network between them, live. Installs what is missing and builds first.
 demo: setup
@@ -26,12 +30,25 @@ prove: setup
 fuzz: setup
 	@ls fuzz/targets | sed 's/\.rs$$//' | xargs -n 1 -P "$$(nproc)" fuzz/run $(SECONDS)
 
-# Formatting and lints, of the measurements too, and the rules for source, links and words.
+# Formatting and lints, of the measurements too, the rules for source, links and words, and those for dependencies (deny.toml).
 check: setup
 	cargo fmt --all --check
 	cargo test --quiet --locked -p outboard-testkit --test house --test docs --test words
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	cd bench && cargo fmt --check && $(IN_BENCH) cargo clippy --all-targets --locked -- --deny warnings
+	"$$($(DENY))" check licenses bans sources
+
+# Known vulnerabilities and withdrawn versions of dependencies. Needs the public advisory database.
+audit: setup
+	@"$$($(DENY))" check advisories || { echo "audit: an advisory above needs an update of its crate;" \
+	    "without one, https://github.com/RustSec/advisory-db could not be fetched"; exit 1; }
+
+# The program as it is distributed, with the list of its dependencies (SBOM, CycloneDX) beside it.
+release: setup
+	cargo build --release --locked -p outboard
+	@"$$($(CYCLONEDX))" cyclonedx --quiet --manifest-path crates/cli/Cargo.toml --format json --override-filename outboard.cdx
+	@mv crates/cli/outboard.cdx.json $(TARGET)/release/ && rm -f $$(git ls-files --others '*/outboard.cdx.json')
+	@ls -l $(addprefix $(TARGET)/release/,outboard outboard.cdx.json)
 
 # The program, the measurements (`outboard bench`), its manual page, its completions and its units, below PREFIX.
 install: setup
