@@ -612,7 +612,7 @@ impl DeviceHost {
         }
         for id in forgotten {
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.kill_worker();
+                session.revoke();
             }
             self.end_session(id, "this host is no longer paired with the other", emit);
         }

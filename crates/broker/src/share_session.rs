@@ -296,8 +296,8 @@ impl Session {
         self.common.link.keys()?.accept(said)
     }
 
-    /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover. The worker, which holds
-    /// their descriptors and may ignore orders, is killed; the other devices continue in a new one.
+    /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover: they are revoked, and the
+    /// worker, which may ignore orders, is killed. The other devices continue in a new one.
     pub fn permit(&mut self, permit: Permit, shared: &mut Offers, emit: &mut dyn FnMut(Event)) {
         self.permit = permit;
         let is_lost = |driver: &Driver<OpenDevice>| {
@@ -307,12 +307,19 @@ impl Session {
         };
         let lost = self.common.drivers.iter().filter(|(_, driver)| is_lost(driver));
         let lost: Vec<u32> = lost.map(|(driver, _)| *driver).collect();
+        self.common.workers.revoke(lost.iter().copied());
         for driver in &lost {
             self.take_device(*driver, "it is no longer shared with this host", shared, emit);
         }
         if !lost.is_empty() {
             self.kill_worker();
         }
+    }
+
+    /// Takes everything from a peer that is no longer paired, before the session ends.
+    pub fn revoke(&mut self) {
+        self.common.workers.revoke(self.common.drivers.keys().copied());
+        self.kill_worker();
     }
 
     /// Hands a reopened device to its driver. The peer is told once the worker has taken it: events before that are in no

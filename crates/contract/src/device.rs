@@ -196,6 +196,10 @@ pub trait DeviceClass: Sync {
     /// partner is dropped, because a locked worker cannot remove them.
     fn release(&self, _opened: &Opened) {}
 
+    /// Ends the access to an opened device for every process that holds its descriptors, if the kernel can do this. The
+    /// broker calls it when the peer loses the permission.
+    fn revoke(&self, _opened: &Opened) {}
+
     /// Makes the partner that runs the opened device.
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError>;
 }

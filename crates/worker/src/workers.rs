@@ -289,6 +289,18 @@ impl Workers {
         }
     }
 
+    /// Revokes the devices of these drivers, also for processes that got their descriptors from the worker.
+    pub fn revoke(&self, drivers: impl IntoIterator<Item = u32>) {
+        for driver in drivers {
+            if let Some(Place::Process(supervised)) = self.drivers.get(&driver)
+                && let Some(PartnerOrigin::Opened(device)) = &supervised.device
+                && let Some(class) = registry::device_class(&device.spec.class)
+            {
+                class.revoke(device);
+            }
+        }
+    }
+
     /// Starts the process early: that takes as long as a connection attempt.
     pub fn prepare(&mut self) {
         if Process::is_possible() {

@@ -122,6 +122,13 @@ impl DeviceClass for Evdev {
         self.opened(spec, node, &properties)
     }
 
+    fn revoke(&self, opened: &Opened) {
+        for node in &opened.descriptors {
+            // It fails if the device was unplugged, which ends the access too.
+            let _ = sys::input::evdev::revoke(node.as_fd());
+        }
+    }
+
     fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
         self.check(role)?;
         let (node, properties) = discovery::find_again(&spec.target, &parse_properties(known)?)?;

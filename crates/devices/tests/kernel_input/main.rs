@@ -499,3 +499,22 @@ fn a_device_is_listed_and_opened_by_name() {
     let _twin = Device::plug_in(&mouse("listed mouse"));
     assert!(refusal("name=listed mouse").contains("several devices"));
 }
+
+/// A descriptor that a process has passed on ends too; other users of the device keep theirs.
+#[test]
+fn a_revoked_device_is_closed_for_every_holder() {
+    needs_uinput!();
+    let device = Device::plug_in(&keyboard("revoked keyboard"));
+    let spec = spec(&Evdev, &device.path, &[("grab", "on")]);
+    let opened = Evdev.open(&spec, Role::Device, None).unwrap();
+    let held = opened.try_clone().unwrap();
+    let other = Application::open(&device.path);
+    assert!(evdev::state(held.descriptors[0].as_fd(), EV_KEY).is_ok());
+    Evdev.revoke(&opened);
+    let error = evdev::state(held.descriptors[0].as_fd(), EV_KEY).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NODEV.raw_os_error()));
+    // The grab has ended too.
+    device.emit(&[key(KEY_A, 1)]);
+    assert_eq!(other.read(), [key(KEY_A, 1), Event::REPORT]);
+    assert!(Evdev.open(&spec, Role::Device, None).is_ok());
+}

@@ -37,6 +37,7 @@ pub const IOCTLS: [u32; RUNNING.len() + AXES_COUNT] = {
     codes
 };
 const GRAB: libc::Ioctl = ioctl_number(WRITE, GROUP, 0x90, size_of::<libc::c_int>());
+const REVOKE: libc::Ioctl = ioctl_number(WRITE, GROUP, 0x91, size_of::<libc::c_int>());
 const ERASE_EFFECT: libc::Ioctl = ioctl_number(WRITE, GROUP, 0x81, size_of::<libc::c_int>());
 
 /// The kinds of events that [`state`] can read, with the number of the request.
@@ -153,6 +154,13 @@ pub fn effects_max(node: BorrowedFd<'_>) -> io::Result<u32> {
 pub fn grab(node: BorrowedFd<'_>, grab: bool) -> io::Result<()> {
     // SAFETY: EVIOCGRAB takes a number.
     unsafe { ioctl_value(node, GRAB, libc::c_ulong::from(grab)) }.map(drop)
+}
+
+/// Ends the access of this descriptor and of all its duplicates, in every process (`EVIOCREVOKE`): reads, writes and ioctls
+/// fail with `ENODEV` from now on. The device itself stays.
+pub fn revoke(node: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: EVIOCREVOKE takes a number, which must be 0.
+    unsafe { ioctl_value(node, REVOKE, 0) }.map(drop)
 }
 
 /// Makes events of this descriptor use the boot clock (`EVIOCSCLOCKID`, `CLOCK_BOOTTIME`).
