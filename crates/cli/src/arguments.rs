@@ -353,6 +353,9 @@ pub(crate) struct Attach {
     /// Local stand-in for the device, as CLASS:ADDRESS; repeat for each device [default: from the device's class]
     #[arg(long = "as", value_name = "APPLICATION")]
     pub(crate) applications: Vec<String>,
+    /// With --as stdout: write control characters to a terminal, too
+    #[arg(long)]
+    pub(crate) raw: bool,
     /// Refuse the device if it has another kind; repeat for each device [default: the kind that it had before]
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(Kind::names()))]
     pub(crate) expect: Vec<String>,

@@ -122,6 +122,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
     let mut attach = AttachWords {
         from: words.from,
         applications: words.applications,
+        raw: words.raw,
         expect: words.expect,
         accepted: Vec::new(),
         via: words.via.via,

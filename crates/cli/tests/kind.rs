@@ -1,4 +1,4 @@
-//! The kind of an attached device: shown, remembered, expected.
+//! The kind of an attached device: shown, remembered, expected. Bytes on a terminal.
 
 mod support;
 
@@ -130,4 +130,29 @@ fn a_terminal_is_asked_about_another_kind() {
         assert_eq!(end(child, "attach").code, code, "{shown}");
     }
     assert_eq!(std::fs::read(scratch.path("received")).unwrap(), b"text");
+}
+
+#[test]
+fn a_terminal_gets_bytes_on_request_and_control_characters_on_a_second_one() {
+    let user = User::new();
+    let path = user.0.path("escapes");
+    std::fs::write(&path, "\u{1b}]0;owned\u{7}Grüße\u{9b}31m\tend\n").unwrap();
+    let (_share, address) = user.shares(&format!("file:{path}"), &["--name", "camera", "--insecure"]);
+    let from = format!("{address}/camera");
+    let shows = |words: &[&str], last: &str| {
+        let arguments = [&["attach", &from, "--insecure"], words].concat();
+        let (child, mut terminal) = in_terminal(user.command(&arguments));
+        let text = read_until(&mut terminal, last);
+        (text, end(child, "attach").code)
+    };
+    let (text, code) = shows(&[], "--as stdout");
+    assert!(!text.contains("owned") && code == Some(2), "{text}");
+    let (text, code) = shows(&["--as", "stdout"], "has ended");
+    assert!(text.contains("?]0;owned?Grüße\u{fffd}?31m\tend\r\n") && code == Some(0), "{text:?}");
+    let (text, code) = shows(&["--as", "stdout", "--raw"], "has ended");
+    assert!(text.contains("\u{1b}]0;owned\u{7}Grüße\u{9b}31m\tend") && code == Some(0), "{text:?}");
+    // A pipe gets all bytes without a word.
+    let piped = user.says(&["attach", &from, "--insecure"]).done();
+    assert_eq!(piped.stdout, std::fs::read(&path).unwrap());
+    user.says(&["attach", "a/x", "--as", "null", "--raw"]).refused_with(2, "add `--as stdout`");
 }

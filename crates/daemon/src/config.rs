@@ -45,6 +45,9 @@ pub struct AttachWords {
     /// The local partners, `kind:rest`: one for each of `from`, or none to use the default of the device class.
     #[serde(default, rename = "as", deserialize_with = "one_or_several")]
     pub applications: Vec<String>,
+    /// Writes control characters to a terminal, too, with `stdout`.
+    #[serde(default)]
+    pub raw: bool,
     /// The kinds that the devices must have: one for each of `from`, or none.
     #[serde(default, deserialize_with = "one_or_several")]
     pub expect: Vec<String>,
@@ -193,15 +196,14 @@ impl AttachWords {
         let pipelines = joined.pipelines(&names).map_err(usage)?;
         let nodes = if Joint::keeps_apart(joined.joint()) { self.from.len() } else { 1 };
         let mut applications = Vec::new();
-        for text in &self.applications {
-            registry::device_spec(text, Role::Application)?;
-            applications.push(ApplicationChoice::Spec(text.clone()));
+        for text in self.application_specs()? {
+            applications.push(ApplicationChoice::Spec(text));
         }
         if applications.is_empty() {
             applications.extend((0..nodes).map(|_| ApplicationChoice::Suitable));
         }
         let devices: Vec<_> = origins.iter().map(|origin| origin.name.to_string()).collect();
-        let apart = AttachWords { via: None, applications: Vec::new(), ..self.clone() };
+        let apart = AttachWords { via: None, applications: Vec::new(), raw: false, ..self.clone() };
         let mut requests = apart.each()?;
         let outlets = requests.first().map(|request| &request.targets[0].pipelines.outlets[..]);
         let after = joined.after().clone().with_outlets(outlets.unwrap_or_default());
@@ -220,7 +222,8 @@ impl AttachWords {
 
     /// Converts the options to requests without a joint.
     fn each(&self) -> Result<Vec<AttachRequest>, ServiceError> {
-        let applications = self.applications.len();
+        let specs = self.application_specs()?;
+        let applications = specs.len();
         if self.from.is_empty() || applications != 0 && applications != self.from.len() {
             return Err(ServiceError::Usage(format!(
                 "there are {} devices and {applications} applications: give one for each, or none",
@@ -240,13 +243,8 @@ impl AttachWords {
         let mut requests: Vec<AttachRequest> = Vec::new();
         for (index, from) in self.from.iter().enumerate() {
             let origin = Origin::parse(from)?;
-            let application = match self.applications.get(index) {
-                Some(text) => {
-                    registry::device_spec(text, Role::Application)?;
-                    ApplicationChoice::Spec(text.clone())
-                }
-                None => ApplicationChoice::Suitable,
-            };
+            let chosen = specs.get(index).cloned().map(ApplicationChoice::Spec);
+            let application = chosen.unwrap_or(ApplicationChoice::Suitable);
             let (name, pipelines) = (origin.name.into(), pipelines.clone());
             let target =
                 AttachTarget { name, application, pipelines, expect: self.expected(index, &origin)? };
@@ -271,6 +269,26 @@ impl AttachWords {
 }
 
 impl AttachWords {
+    /// Returns the checked specs of the local partners, with `raw` applied.
+    fn application_specs(&self) -> Result<Vec<String>, ServiceError> {
+        let mut specs = self.applications.clone();
+        for spec in &specs {
+            registry::device_spec(spec, Role::Application)?;
+        }
+        if self.raw {
+            let is_output = |spec: &&mut String| *spec == "stdout" || spec.starts_with("stdout:");
+            let outputs: Vec<&mut String> = specs.iter_mut().filter(is_output).collect();
+            if outputs.is_empty() {
+                let problem = "`raw` has an effect only with `stdout`: add `--as stdout`";
+                return Err(ServiceError::Usage(problem.into()));
+            }
+            for spec in outputs {
+                spec.push_str(if spec.contains(':') { ",raw=true" } else { ":raw=true" });
+            }
+        }
+        Ok(specs)
+    }
+
     /// Returns the kind that a device must have.
     fn expected(&self, index: usize, origin: &Origin<'_>) -> Result<Option<Kind>, ServiceError> {
         let is_of =

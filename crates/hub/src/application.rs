@@ -5,6 +5,8 @@ use crate::origin::PartnerOrigin;
 use contract::ServiceError;
 use contract::{Description, Partner, Role};
 use modules::registry;
+use rustix::stdio::stdout;
+use rustix::termios::isatty;
 
 /// The choice of a node for a device.
 pub enum ApplicationChoice {
@@ -30,6 +32,13 @@ pub fn make_node(
         }
         ApplicationChoice::Joint(port) => return port.join(description),
         ApplicationChoice::Spec(text) => text,
+        ApplicationChoice::Suitable if suitable == "stdout" && isatty(stdout()) => {
+            return Err(ServiceError::Usage(format!(
+                "{}: the bytes of this device are not written to the terminal by default: add `--as stdout`, or redirect \
+                 standard output",
+                description.summary
+            )));
+        }
         ApplicationChoice::Suitable => suitable.into(),
     };
     let spec = registry::device_spec(&text, Role::Application)?;

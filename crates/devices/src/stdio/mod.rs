@@ -8,7 +8,8 @@ use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter, reopen,
 };
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionSpec, Partner, Role,
+    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
+    Role, local,
 };
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -21,6 +22,18 @@ pub struct Stdin;
 pub struct Stdout;
 
 const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
+
+const RAW: &str = "raw";
+
+const STDOUT_OPTIONS: &[OptionSpec] = &[
+    FRAME_OPTION,
+    MAX_OPTION,
+    local(RAW, OptionKind::Flag, "false", "write control characters to a terminal, too"),
+];
+
+/// Properties of a standard output that is a terminal and gets no control characters. A locked worker cannot ask the
+/// terminal.
+const FILTERED: &[u8] = b"filtered";
 
 /// Duplicates a standard stream. A terminal is reopened, so that its file flags are not shared with the shell.
 pub(crate) fn duplicate(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, DeviceError> {
@@ -81,7 +94,7 @@ impl DeviceClass for Stdout {
             name: "stdout",
             summary: "standard output, as an application",
             doc: include_str!("doc.md"),
-            options: OPTIONS,
+            options: STDOUT_OPTIONS,
         }
     }
 
@@ -94,12 +107,21 @@ impl DeviceClass for Stdout {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        open(spec, role, rustix::stdio::stdout())
+        let stdout = rustix::stdio::stdout();
+        let mut opened = open(spec, role, stdout)?;
+        if rustix::termios::isatty(stdout) && !spec.options.flag(RAW) {
+            opened.description.properties = FILTERED.into();
+        }
+        Ok(opened)
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let framing = Framing::of(&opened.spec)?;
-        let inlet = StreamWriter::new("standard output", channel(opened)?, framing);
+        let is_filtered = opened.description.properties == FILTERED;
+        let mut inlet = StreamWriter::new("standard output", channel(opened)?, framing);
+        if is_filtered {
+            inlet = inlet.without_control_characters();
+        }
         Ok(Box::new(StreamPartner::new(None, Some(inlet))))
     }
 }

@@ -11,6 +11,7 @@
 mod frame;
 mod memory;
 mod reader;
+mod terminal;
 #[cfg(test)]
 pub(crate) mod tests;
 mod writer;

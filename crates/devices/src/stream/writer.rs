@@ -1,6 +1,7 @@
 //! The writing half of a stream: messages to bytes.
 
 use super::frame::enframe;
+use super::terminal::TerminalFilter;
 use super::{Channel, Framing, MessageWriter, PendingWrite, now};
 use contract::{CtlReply, Interest, Message, PartnerError, PartnerResult, Pushed, Readiness, Time};
 use rustix::io::Errno;
@@ -13,6 +14,8 @@ pub(crate) struct StreamWriter {
     /// None after [`StreamWriter::finish`].
     channel: Option<Channel>,
     framing: Framing,
+    /// Removes control characters.
+    filter: Option<TerminalFilter>,
     pending: PendingWrite,
     bytes: u64,
     /// A broken connection may be made again.
@@ -35,6 +38,7 @@ impl StreamWriter {
             name: name.into(),
             channel: Some(channel),
             framing,
+            filter: None,
             pending: PendingWrite::default(),
             bytes: 0,
             may_reconnect: false,
@@ -46,6 +50,11 @@ impl StreamWriter {
     /// Reports a broken connection as [`PartnerError::Gone`], because it may be made again.
     pub(crate) fn with_reconnect(self) -> Self {
         StreamWriter { may_reconnect: true, ..self }
+    }
+
+    /// Writes text without control characters.
+    pub(crate) fn without_control_characters(self) -> Self {
+        StreamWriter { filter: Some(TerminalFilter::default()), ..self }
     }
 
     /// Writes as many pending bytes as there is room for. Returns true if none are left.
@@ -94,6 +103,10 @@ impl MessageWriter for StreamWriter {
         let bytes = match enframe(self.framing.frame, message.clone()) {
             Ok(bytes) => bytes,
             Err(error) => return Err((error, message)),
+        };
+        let bytes = match &mut self.filter {
+            Some(filter) => filter.apply(bytes),
+            None => bytes,
         };
         self.pending.replace(bytes);
         match self.write() {

@@ -93,6 +93,15 @@ pub(crate) fn open_film(
 ) -> Result<OwnedFd, DeviceError> {
     let descriptor = match (spec.target.as_str(), role) {
         ("", Role::Device) => stdio::duplicate(rustix::stdio::stdin(), &spec.class)?,
+        ("", Role::Application) if rustix::termios::isatty(rustix::stdio::stdout()) => {
+            return Err(DeviceError::Spec {
+                what: format!("`{}`", spec.class),
+                problem: format!(
+                    "standard output is a terminal, which shows no pictures: name a file, `{}:PATH`",
+                    spec.class
+                ),
+            });
+        }
         ("", Role::Application) => stdio::duplicate(rustix::stdio::stdout(), &spec.class)?,
         (path, role) => file::open(path, role, false, like)?,
     };
