@@ -27,7 +27,7 @@ mod workers;
 
 pub use command::{Command, DriverPlan};
 pub use process::{run_in_processes, serve_worker};
-pub use report::Report;
+pub use report::{Report, next_report};
 pub use thread::Worker;
 pub use workers::{ExitWaiter, Workers};
 

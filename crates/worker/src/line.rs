@@ -120,20 +120,13 @@ impl Line {
         if self.descriptors.len() > DESCRIPTORS_MAX {
             return Err(LineError::Descriptors);
         }
-        let Some(([a, b, c, d, e, f], _)) = self.input.split_first_chunk() else { return Ok(None) };
-        let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-        let count = usize::from(u16::from_le_bytes([*e, *f]));
-        if length > FRAME_BYTES_MAX {
-            return Err(LineError::TooLong(length));
-        }
-        if self.input.len() < HEADER_BYTES + length {
-            return Ok(None);
-        }
-        if count > self.descriptors.len() {
-            return Err(LineError::Descriptors);
-        }
-        self.input.advance(HEADER_BYTES);
-        Ok(Some((self.input.split_to(length), self.descriptors.drain(..count).collect())))
+        let frame = next_frame(&mut self.input, self.descriptors.len())?;
+        Ok(frame.map(|(bytes, count)| (bytes, self.descriptors.drain(..count).collect())))
+    }
+
+    /// Returns the received bytes that are not taken yet.
+    pub(super) fn received(&mut self) -> &mut BytesMut {
+        &mut self.input
     }
 
     /// Returns whether the other end is closed and everything from it was received.
@@ -154,4 +147,26 @@ impl Line {
     pub(super) fn forget(&self, poller: &mut Poller) {
         poller.forget(self.socket.as_fd());
     }
+}
+
+/// Takes the next complete frame from received bytes. Returns it with its number of descriptors, of which `descriptors` have
+/// arrived.
+pub(super) fn next_frame(
+    input: &mut BytesMut,
+    descriptors: usize,
+) -> Result<Option<(BytesMut, usize)>, LineError> {
+    let Some(([a, b, c, d, e, f], _)) = input.split_first_chunk() else { return Ok(None) };
+    let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+    let count = usize::from(u16::from_le_bytes([*e, *f]));
+    if length > FRAME_BYTES_MAX {
+        return Err(LineError::TooLong(length));
+    }
+    if input.len() < HEADER_BYTES + length {
+        return Ok(None);
+    }
+    if count > descriptors {
+        return Err(LineError::Descriptors);
+    }
+    input.advance(HEADER_BYTES);
+    Ok(Some((input.split_to(length), count)))
 }

@@ -6,7 +6,7 @@ use super::codec::Begin;
 use super::command::{emit_command, parse_command};
 use super::line::Line;
 use super::paths::{ControlChannel, Loop};
-use super::report::{emit_report, parse_report};
+use super::report::{emit_report, next_report};
 use super::turns::Turns;
 use super::{Command, Report};
 use contract::ServiceError;
@@ -137,11 +137,7 @@ impl Process {
         if let Some(call) = self.refusals.pop_front() {
             return Ok(Some(Report::Refused(call)));
         }
-        match self.line.next() {
-            Ok(Some((bytes, _))) => parse_report(&bytes).map(Some).map_err(|error| error.to_string()),
-            Ok(None) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        next_report(self.line.received())
     }
 
     /// Returns how the worker exited, if it has.

@@ -2,6 +2,8 @@
 //! each report, and a worker may send messages to the other host for its own flows only.
 
 use super::codec::*;
+use super::line::next_frame;
+use bytes::BytesMut;
 use contract::Time;
 use flow::stats::DriverStats;
 use flow::trace::FlowTrace;
@@ -90,6 +92,16 @@ pub(super) fn emit_report(report: &Report) -> Vec<u8> {
 /// Encodes a value as JSON. A value that cannot be encoded gives an empty text, which the decoder rejects.
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Takes the next report from the bytes that a worker sent; `None` until it is complete. An error explains why the worker can no
+/// longer be trusted. Reports carry no descriptors.
+pub fn next_report(received: &mut BytesMut) -> Result<Option<Report>, String> {
+    match next_frame(received, 0) {
+        Ok(Some((bytes, _))) => parse_report(&bytes).map(Some).map_err(|error| error.to_string()),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Decodes a report.
