@@ -209,6 +209,13 @@ impl Hosts {
         }
         Err(format!("the device host has no confined {}", role.name()).into())
     }
+
+    /// Returns the descendants of the device host that are neither workers nor stages.
+    pub(super) fn strangers(&self) -> Vec<String> {
+        let all = with_descendants(self.share.child.id());
+        let words = all.into_iter().skip(1).map(words_of).filter(|words| !words.is_empty());
+        words.filter(|words| !words.starts_with("outboard worker ")).collect()
+    }
 }
 
 impl Home {

@@ -3,7 +3,9 @@
 //! has no code for this.
 
 mod attacks;
+mod frames;
 mod hosts;
+mod messages;
 mod sweep;
 mod tracee;
 
@@ -12,14 +14,18 @@ use crate::provenance::Provenance;
 use crate::setting::Failure;
 use attacks::Outcome;
 use clap::Args;
+use frames::Fuzzed;
 use hosts::{Hosts, Unconfined, User};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use sweep::Sweep;
 use tracee::Tracee;
+
+/// Changed frames in the virtual machine, which is slow.
+const VM_FRAMES: &str = "100000";
 
 /// The settings of `escape`.
 #[derive(Args, Debug, Clone)]
@@ -27,6 +33,12 @@ pub(crate) struct EscapeSetting {
     /// The program `lab/vm`, to repeat everything on the kernel of its virtual machine
     #[arg(long)]
     vm: Option<PathBuf>,
+    /// Changed frames of reports that the broker's parser reads
+    #[arg(long, default_value_t = 10_000_000)]
+    frames: u64,
+    /// Seed of the changed frames
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Write the page to this file
     #[arg(long)]
     page: Option<PathBuf>,
@@ -77,36 +89,91 @@ impl Trial {
     }
 
     fn json(&self) -> Value {
-        let attacks = self.attacks.iter().map(
-            |(name, outcome)| json!({ "attack": name, "outcome": outcome.text, "breach": outcome.is_breach }),
-        );
         json!({
             "experiment": "escape", "params": { "role": self.role.name(), "user": self.user.name(), "kernel": kernel() },
-            "calls": self.sweep, "attacks": attacks.collect::<Vec<_>>(),
+            "calls": self.sweep, "attacks": shown(&self.attacks),
         })
     }
+}
+
+fn shown(outcomes: &[(&'static str, Outcome)]) -> Value {
+    let shown = |(name, outcome): &(&str, Outcome)| json!({ "name": name, "outcome": outcome.text, "breach": outcome.is_breach });
+    outcomes.iter().map(shown).collect()
 }
 
 fn kernel() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().into()
 }
 
+/// The results on one kernel.
+struct Results {
+    trials: Vec<Trial>,
+    unconfined: Sweep,
+    messages: Vec<(User, Vec<(&'static str, Outcome)>)>,
+    fuzzed: Fuzzed,
+}
+
+impl Results {
+    fn measure(setting: &EscapeSetting) -> Result<Results, Failure> {
+        let (mut trials, mut messages) = (Vec::new(), Vec::new());
+        for user in User::possible() {
+            for role in Role::EVERY {
+                progress(&format!("{}, {}", role.name(), user.name()));
+                trials.push(Trial::run(role, user)?);
+            }
+            progress(&format!("messages to the broker, {}", user.name()));
+            messages.push((user, messages::run(user)?));
+        }
+        let program = Unconfined::start()?;
+        let unconfined = sweep::sweep_unconfined(&mut Tracee::seize(program.find()?)?)?;
+        progress(&format!("{} frames", setting.frames));
+        Ok(Results { trials, unconfined, messages, fuzzed: frames::fuzz(setting.frames, setting.seed) })
+    }
+
+    fn breaches(&self) -> usize {
+        let outcomes = self.messages.iter().flat_map(|(_, outcomes)| outcomes);
+        self.trials.iter().map(Trial::breaches).sum::<usize>()
+            + outcomes.filter(|(_, outcome)| outcome.is_breach).count()
+            + usize::from(self.fuzzed.finding.is_some())
+    }
+
+    fn markdown(&self) -> String {
+        let messages: Vec<_> =
+            self.messages.iter().map(|(user, outcomes)| (user.name().to_string(), &outcomes[..])).collect();
+        let attacks: Vec<_> = self
+            .trials
+            .iter()
+            .map(|trial| (format!("{}, {}", trial.role.name(), trial.user.name()), &trial.attacks[..]))
+            .collect();
+        format!(
+            "{}\n{}\n{}\n{}",
+            calls(&self.trials, &self.unconfined),
+            table("attack", attacks::names(), &attacks),
+            table("messages of a worker to its broker", messages::names(), &messages),
+            self.fuzzed,
+        )
+    }
+
+    fn json(&self) -> Value {
+        let trials = self.trials.iter().map(Trial::json);
+        let messages = self.messages.iter().map(|(user, outcomes)| {
+            let params = json!({ "user": user.name(), "kernel": kernel() });
+            json!({ "experiment": "escape", "params": params, "messages": shown(outcomes) })
+        });
+        let Fuzzed { frames, seed, accepted, refused, slowest, finding } = &self.fuzzed;
+        let fuzzed = json!({
+            "experiment": "escape", "params": { "frames": frames, "seed": seed }, "accepted": accepted, "refused": refused,
+            "slowest_us": slowest.as_micros() as u64, "finding": finding,
+        });
+        trials.chain(messages).chain([fuzzed]).collect()
+    }
+}
+
 /// Runs `escape`.
 pub(crate) fn run(setting: &EscapeSetting) -> Result<Value, Failure> {
     let provenance = Provenance::of_this_run();
-    let mut trials = Vec::new();
-    for user in User::possible() {
-        for role in Role::EVERY {
-            let trial = Trial::run(role, user)?;
-            progress(&format!("{}, {}: {} breaches", role.name(), user.name(), trial.breaches()));
-            trials.push(trial);
-        }
-    }
-    let unconfined = {
-        let program = Unconfined::start()?;
-        sweep::sweep_unconfined(&mut Tracee::seize(program.find()?)?)?
-    };
-    let mut text = table(&trials, &unconfined);
+    let results = Results::measure(setting)?;
+    let mut text = results.markdown();
     print!("{text}");
     if let Some(vm) = &setting.vm {
         let section = in_vm(vm)?;
@@ -118,18 +185,18 @@ pub(crate) fn run(setting: &EscapeSetting) -> Result<Value, Failure> {
         fs::write(file, format!("{head}\n## This machine\n\n{provenance}\n\n{text}"))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
-    match trials.iter().map(Trial::breaches).sum::<usize>() {
-        0 => Ok(trials.iter().map(Trial::json).collect()),
+    match results.breaches() {
+        0 => Ok(results.json()),
         breaches => Err(format!("{breaches} breaches").into()),
     }
 }
 
 /// Runs this experiment in the virtual machine and returns its section of the page.
-fn in_vm(vm: &PathBuf) -> Result<String, Failure> {
+fn in_vm(vm: &Path) -> Result<String, Failure> {
     let output = Command::new(vm)
         .args(["--timeout", "3600", "--"])
         .arg(std::env::current_exe()?)
-        .args(["escape", "--section", "In a virtual machine"])
+        .args(["escape", "--section", "In a virtual machine", "--frames", VM_FRAMES])
         .stderr(Stdio::inherit())
         .output()?;
     match output.status.success() {
@@ -138,7 +205,7 @@ fn in_vm(vm: &PathBuf) -> Result<String, Failure> {
     }
 }
 
-fn table(trials: &[Trial], unconfined: &Sweep) -> String {
+fn calls(trials: &[Trial], unconfined: &Sweep) -> String {
     let mut text = String::from(
         "| process | user | kernel | calls tried | on the list | by arguments | refused: EPERM | refused: ENOSYS | not filtered | breaches |\n\
          |---|---|---|---:|---:|---:|---:|---:|---:|---|\n",
@@ -161,12 +228,20 @@ fn table(trials: &[Trial], unconfined: &Sweep) -> String {
         "| without a sandbox | ordinary | {} | {tried} | | | {eperm} | {enosys} | | |",
         kernel()
     );
-    let columns: Vec<String> =
-        trials.iter().map(|trial| format!("{}, {}", trial.role.name(), trial.user.name())).collect();
-    let _ = writeln!(text, "\n| attack | {} |\n|---|{}", columns.join(" | "), "---|".repeat(columns.len()));
-    for name in attacks::names() {
-        let cells = trials.iter().map(|trial| {
-            let outcome = trial.attacks.iter().find(|(own, _)| *own == name);
+    text
+}
+
+/// Returns a table with a row for each name and a column for each of `columns`.
+fn table(
+    title: &str,
+    names: impl Iterator<Item = &'static str>,
+    columns: &[(String, &[(&'static str, Outcome)])],
+) -> String {
+    let heads: Vec<&str> = columns.iter().map(|(head, _)| head.as_str()).collect();
+    let mut text = format!("| {title} | {} |\n|---|{}\n", heads.join(" | "), "---|".repeat(heads.len()));
+    for name in names {
+        let cells = columns.iter().map(|(_, outcomes)| {
+            let outcome = outcomes.iter().find(|(own, _)| *own == name);
             outcome.map_or("–".into(), |(_, outcome)| match outcome.is_breach {
                 true => format!("**breach**: {}", outcome.text),
                 false => outcome.text.clone(),

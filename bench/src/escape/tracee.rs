@@ -101,6 +101,20 @@ impl Tracee {
         self.process.as_raw().cast_unsigned()
     }
 
+    /// Lets the process continue where it was stopped, or end if it was killed.
+    pub(super) fn release(self) -> Result<(), Failure> {
+        let process = self.process;
+        let released = ptrace::setregs(process, self.registers).and_then(|()| ptrace::detach(process, None));
+        match released {
+            Err(Errno::ESRCH) => match waitpid(process, Some(WaitPidFlag::__WALL)) {
+                // An earlier call has noticed its end.
+                Ok(_) | Err(Errno::ECHILD) => Ok(()),
+                Err(error) => Err(error.into()),
+            },
+            result => Ok(result?),
+        }
+    }
+
     /// Writes an argument to the memory of the process and returns its address. The address is valid until [`Tracee::clear`].
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
         let (start, used) = self.arguments;
@@ -164,6 +178,17 @@ impl Tracee {
 
     /// Runs one instruction.
     fn step(&mut self, registers: user_regs_struct) -> Result<Answer, Failure> {
+        match self.try_step(registers) {
+            // Another process killed it.
+            Err(error) if error.downcast_ref() == Some(&Errno::ESRCH) => match wait(self.process)? {
+                Stop::Ended(signal) => Ok(Answer::Ended(signal)),
+                Stop::Stopped => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    fn try_step(&mut self, registers: user_regs_struct) -> Result<Answer, Failure> {
         ptrace::setregs(self.process, registers)?;
         loop {
             ptrace::step(self.process, None)?;

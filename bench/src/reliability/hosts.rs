@@ -14,6 +14,7 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ impl Host {
 pub(crate) struct Service {
     pub(crate) child: Child,
     events: Arc<Mutex<Vec<(Instant, Value)>>>,
+    has_printed_else: Arc<AtomicBool>,
 }
 
 impl Service {
@@ -76,8 +78,12 @@ impl Service {
     pub(crate) fn of(child: Child, stream: impl Read + Send + 'static) -> Service {
         let events: Arc<Mutex<Vec<(Instant, Value)>>> = Arc::default();
         let collected = events.clone();
+        let has_printed_else: Arc<AtomicBool> = Arc::default();
+        let else_printed = has_printed_else.clone();
         thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let is_clean = !line.contains(char::is_control);
+                else_printed.fetch_or(!is_clean, Ordering::Relaxed);
                 match serde_json::from_str(&line) {
                     Ok(event) => {
                         collected
@@ -85,19 +91,27 @@ impl Service {
                             .unwrap_or_else(PoisonError::into_inner)
                             .push((Instant::now(), event));
                     }
-                    Err(_) => progress(&line),
+                    Err(_) => {
+                        else_printed.store(true, Ordering::Relaxed);
+                        progress(&line);
+                    }
                 }
             }
         });
-        Service { child, events }
+        Service { child, events, has_printed_else }
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<(Instant, Value)>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns true if it printed a control character, or a line that is no event.
+    pub(crate) fn has_printed_else(&self) -> bool {
+        self.has_printed_else.load(Ordering::Relaxed)
+    }
+
     /// Returns all events of a kind, the earliest first.
-    fn events_of(&self, kind: &str) -> Vec<Value> {
+    pub(crate) fn events_of(&self, kind: &str) -> Vec<Value> {
         let events = self.events();
         events.iter().map(|(_, event)| event).filter(|event| event["event"] == kind).cloned().collect()
     }
