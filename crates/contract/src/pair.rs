@@ -84,8 +84,11 @@ pub trait Pair: Sync {
         1
     }
 
-    /// The effects that the pair may have on a flow.
-    fn promises(&self, options: &Options) -> Promises;
+    /// The effects that the pair may have on a flow; none by default.
+    fn promises(&self, options: &Options) -> Promises {
+        let _ = options;
+        Promises::default()
+    }
 
     /// The cost that its `auto` options minimise, fixed before any measurement; `None` without such options.
     fn cost(&self) -> Option<&'static str> {
@@ -122,8 +125,12 @@ pub trait Pair: Sync {
         None
     }
 
-    /// Returns the format that the source half makes from `format`, or why it refuses it.
-    fn accept(&self, format: &Format, options: &Options) -> Result<Format, String>;
+    /// Returns the format that the source half makes from `format`, or why it refuses it. By default the pair takes any format,
+    /// and leaves it.
+    fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {
+        let _ = options;
+        Ok(format.clone())
+    }
 
     /// Checks conditions between options, such as a minimum above a maximum.
     fn check(&self, options: &Options) -> Result<(), String> {
@@ -131,11 +138,17 @@ pub trait Pair: Sync {
         Ok(())
     }
 
-    /// Makes the transforming half. `format` enters it.
-    fn source(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
+    /// Makes the transforming half. `format` enters it. By default the half passes everything on.
+    fn source(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+        let _ = (options, format, site);
+        Ok(Box::new(PassThrough))
+    }
 
-    /// Makes the undoing half. `format` leaves it.
-    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>>;
+    /// Makes the undoing half. `format` leaves it. By default the half passes everything on.
+    fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+        let _ = (options, format, site);
+        Ok(Box::new(PassThrough))
+    }
 
     /// Makes one half.
     fn half(

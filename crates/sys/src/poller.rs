@@ -34,8 +34,6 @@ pub fn note_closed() {
 struct Interests {
     read: bool,
     write: bool,
-    /// Edge-triggered: only events since the last wait count.
-    edge: bool,
 }
 
 /// The state of one descriptor number.
@@ -102,14 +100,6 @@ impl Poller {
         self.registered.push(number);
     }
 
-    /// Registers an [`Event`](crate::event::Event) for the next wait, edge-triggered: the event need not be
-    /// cleared, and a signal ends only one wait (`EPOLLET`, `epoll(7)`).
-    pub fn register_signal(&mut self, event: BorrowedFd<'_>) {
-        let number = event.as_raw_fd();
-        self.slot(number).registered = Some(Interests { read: true, write: false, edge: true });
-        self.registered.push(number);
-    }
-
     /// Records in `party` the descriptors that `register` registers.
     pub fn register_for<T>(&mut self, party: &mut Party, register: impl FnOnce(&mut Poller) -> T) -> T {
         let from = self.registered.len();
@@ -173,8 +163,7 @@ impl Poller {
             else {
                 continue;
             };
-            let mut flags = flags(interests.read, interests.write);
-            flags.set(EventFlags::ET, interests.edge);
+            let flags = flags(interests.read, interests.write);
             // SAFETY: the number comes from a live descriptor that `register` received in this round.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let data = EventData::new_u64(number as u64);
@@ -312,8 +301,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Mutex;
 
-    /// Dropping a set makes every poller of the process register again, which may repeat an edge-triggered
-    /// wakeup. That is allowed, but these tests do not expect it.
+    /// Dropping a set makes every poller of the process register again. That is allowed, but these tests do not expect it.
     static CLOSING: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -336,22 +324,6 @@ mod tests {
         poller.register(pairs[1].1.as_fd(), true, false);
         poller.forget(pairs[1].1.as_fd());
         assert!(!poller.wait(Some(Duration::ZERO)).unwrap());
-    }
-
-    #[test]
-    fn a_signal_ends_one_wait() {
-        let _no_set_closes = CLOSING.lock().unwrap();
-        let (event, mut poller) = (crate::event::Event::new().unwrap(), Poller::new().unwrap());
-        let mut wait = || {
-            poller.register_signal(event.as_fd());
-            poller.wait(Some(Duration::ZERO)).unwrap()
-        };
-        assert!(!wait());
-        event.signal();
-        assert!(wait() && !wait(), "once");
-        event.signal();
-        event.signal();
-        assert!(wait() && !wait(), "and again");
     }
 
     /// The number of a closed set is reused for another set. A poller of the new one must be woken.

@@ -35,9 +35,6 @@ impl Pair for Flawed {
             ..Promises::default()
         }
     }
-    fn accept(&self, format: &Format, _: &Options) -> Result<Format, String> {
-        Ok(format.clone())
-    }
     fn source(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(Marks))
     }

@@ -1,8 +1,8 @@
 //! The application side: writes JPEG images to a stream.
 
 use crate::pixels;
-use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
-use contract::{Body, CtlReply, Message, PartnerError, PartnerResult, Pushed, Readiness};
+use crate::stream::{Channel, Framing, MessageWriter, StreamWriter};
+use contract::{Body, Message, PartnerError, Pushed};
 use wire::formats::video::PixelFormat;
 
 /// Writes images unchanged.
@@ -24,6 +24,14 @@ fn image(message: &Message) -> Result<Body, String> {
 }
 
 impl MessageWriter for Writer {
+    fn stream(&self) -> &StreamWriter {
+        &self.writer
+    }
+
+    fn stream_mut(&mut self) -> &mut StreamWriter {
+        &mut self.writer
+    }
+
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match image(&message) {
             Ok(body) => match self.writer.push(Message::new(message.created, body)) {
@@ -33,33 +41,5 @@ impl MessageWriter for Writer {
             },
             Err(problem) => Err((PartnerError::Message(problem), message)),
         }
-    }
-
-    fn flush(&mut self) -> PartnerResult<CtlReply> {
-        self.writer.flush()
-    }
-
-    fn pending(&mut self) -> Option<&mut PendingWrite> {
-        self.writer.pending()
-    }
-
-    fn finish(&mut self) -> PartnerResult<CtlReply> {
-        self.writer.finish()
-    }
-
-    fn close(&mut self) -> PartnerResult {
-        self.writer.close()
-    }
-
-    fn readiness(&self) -> Readiness<'_> {
-        self.writer.readiness()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.writer.bytes()
-    }
-
-    fn disk_full(&self) -> u64 {
-        self.writer.disk_full()
     }
 }

@@ -256,15 +256,18 @@ const UNSUPPORTED: PartnerError = PartnerError::Unsupported("this operation");
 
 /// The half of a partner that messages are pushed into.
 pub(crate) trait MessageWriter: Send {
+    /// The stream that it writes.
+    fn stream(&self) -> &StreamWriter;
+
+    /// The stream that it writes.
+    fn stream_mut(&mut self) -> &mut StreamWriter;
+
     /// Accepts a message, or returns it while the previous one is not written completely.
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)>;
 
-    /// Writes pending bytes.
-    fn flush(&mut self) -> PartnerResult<CtlReply>;
-
     /// Returns the pending write, if another process can resume it.
     fn pending(&mut self) -> Option<&mut PendingWrite> {
-        None
+        Some(self.stream_mut().pending())
     }
 
     /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
@@ -278,21 +281,6 @@ pub(crate) trait MessageWriter: Send {
             _ => Err(UNSUPPORTED),
         }
     }
-
-    /// Writes pending bytes, then ends the stream for its reader.
-    fn finish(&mut self) -> PartnerResult<CtlReply>;
-
-    /// Releases the stream. Returns an error if bytes stay unwritten.
-    fn close(&mut self) -> PartnerResult;
-
-    /// Returns the readiness for [`MessageWriter::push`].
-    fn readiness(&self) -> Readiness<'_>;
-
-    /// Returns the bytes written so far.
-    fn bytes(&self) -> u64;
-
-    /// Returns the number of writes that found the disk full.
-    fn disk_full(&self) -> u64;
 
     /// Performs [`RecoveryCtl::SaveState`].
     fn save_state(&self) -> PartnerResult<CtlReply> {
@@ -332,7 +320,7 @@ impl<R: MessageReader, W: MessageWriter> StreamPartner<R, W> {
 impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
     fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
         match (direction, &mut self.writer) {
-            (Direction::In, Some(writer)) => writer.close(),
+            (Direction::In, Some(writer)) => writer.stream_mut().close(),
             _ => Ok(()),
         }
     }
@@ -350,8 +338,12 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
-            Ctl::Flush => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::flush),
-            Ctl::Finish => self.writer.as_mut().map_or(Ok(CtlReply::Done), W::finish),
+            Ctl::Flush => {
+                self.writer.as_mut().map_or(Ok(CtlReply::Done), |writer| writer.stream_mut().flush())
+            }
+            Ctl::Finish => {
+                self.writer.as_mut().map_or(Ok(CtlReply::Done), |writer| writer.stream_mut().finish())
+            }
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {
                 match &mut self.writer {
@@ -375,8 +367,10 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
             },
             Ctl::Report => {
                 let read = self.reader.as_ref().map(|reader| ("read bytes", reader.bytes() as f64));
-                let written = self.writer.as_ref().map(|writer| ("written bytes", writer.bytes() as f64));
-                let full = self.writer.as_ref().map(W::disk_full).filter(|full| *full > 0);
+                let written =
+                    self.writer.as_ref().map(|writer| ("written bytes", writer.stream().bytes() as f64));
+                let full =
+                    self.writer.as_ref().map(|writer| writer.stream().disk_full()).filter(|full| *full > 0);
                 let full = full.map(|full| ("disk full", full as f64));
                 Ok(CtlReply::Report(read.into_iter().chain(written).chain(full).collect()))
             }
@@ -387,7 +381,9 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match direction {
             Direction::Out => self.reader.as_ref().map_or(Readiness::never(), R::readiness),
-            Direction::In => self.writer.as_ref().map_or(Readiness::never(), W::readiness),
+            Direction::In => {
+                self.writer.as_ref().map_or(Readiness::never(), |writer| writer.stream().readiness())
+            }
         }
     }
 }

@@ -87,10 +87,9 @@ impl StreamWriter {
     pub(crate) fn is_finished(&self) -> bool {
         self.channel.is_none()
     }
-}
 
-impl MessageWriter for StreamWriter {
-    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+    /// Accepts a message, or returns it while the previous one is not written completely.
+    pub(crate) fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if message.body.len() > self.framing.max.max(wire::BODY_BYTES_MAX) {
             let problem = format!("{} bytes, over the limit of {}", message.body.len(), wire::BODY_BYTES_MAX);
             return Err((PartnerError::Message(problem), message));
@@ -118,18 +117,21 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn flush(&mut self) -> PartnerResult<CtlReply> {
+    /// Writes pending bytes.
+    pub(crate) fn flush(&mut self) -> PartnerResult<CtlReply> {
         if self.channel.is_none() {
             return Ok(CtlReply::Done);
         }
         Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending })
     }
 
-    fn pending(&mut self) -> Option<&mut PendingWrite> {
-        Some(&mut self.pending)
+    /// Returns the pending write, which another process can resume.
+    pub(crate) fn pending(&mut self) -> &mut PendingWrite {
+        &mut self.pending
     }
 
-    fn finish(&mut self) -> PartnerResult<CtlReply> {
+    /// Writes pending bytes, then ends the stream for its reader.
+    pub(crate) fn finish(&mut self) -> PartnerResult<CtlReply> {
         if let CtlReply::Pending = self.flush()? {
             return Ok(CtlReply::Pending);
         }
@@ -149,7 +151,8 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn close(&mut self) -> PartnerResult {
+    /// Releases the stream. Returns an error if bytes stay unwritten.
+    pub(crate) fn close(&mut self) -> PartnerResult {
         let reply = self.flush();
         let left = std::mem::take(&mut self.pending).left();
         match reply? {
@@ -161,7 +164,8 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn readiness(&self) -> Readiness<'_> {
+    /// Returns the readiness for [`StreamWriter::push`].
+    pub(crate) fn readiness(&self) -> Readiness<'_> {
         match &self.channel {
             _ if self.retry_at.is_some() => Readiness::never().or_at(self.retry_at),
             Some(_) if self.pending.left() == 0 => Readiness::now(),
@@ -170,11 +174,27 @@ impl MessageWriter for StreamWriter {
         }
     }
 
-    fn bytes(&self) -> u64 {
+    /// Returns the bytes written so far.
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    fn disk_full(&self) -> u64 {
+    /// Returns the number of writes that found the disk full.
+    pub(crate) fn disk_full(&self) -> u64 {
         self.full
+    }
+}
+
+impl MessageWriter for StreamWriter {
+    fn stream(&self) -> &StreamWriter {
+        self
+    }
+
+    fn stream_mut(&mut self) -> &mut StreamWriter {
+        self
+    }
+
+    fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        self.push(message)
     }
 }

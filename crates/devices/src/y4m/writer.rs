@@ -4,7 +4,7 @@ use super::header::{self, FRAME_LINE};
 use crate::pixels;
 use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
 use buffers::Pool;
-use contract::{Body, Bytes, CtlReply, Message, PartnerError, PartnerResult, Pushed, Readiness};
+use contract::{Body, Bytes, CtlReply, Message, PartnerError, PartnerResult, Pushed};
 use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
 
 /// The number of picture buffers that are recycled.
@@ -116,6 +116,14 @@ fn separate<const BYTES: usize>(from: &Geometry, picture: &[u8], into: &mut [u8]
 }
 
 impl MessageWriter for Writer {
+    fn stream(&self) -> &StreamWriter {
+        &self.writer
+    }
+
+    fn stream_mut(&mut self) -> &mut StreamWriter {
+        &mut self.writer
+    }
+
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match self.writer.flush() {
             Ok(CtlReply::Pending) => return Ok(Pushed::Full(message)),
@@ -143,7 +151,7 @@ impl MessageWriter for Writer {
     }
 
     fn pending(&mut self) -> Option<&mut PendingWrite> {
-        self.has_first_line.then(|| self.writer.pending()).flatten()
+        self.has_first_line.then(|| self.writer.pending())
     }
 
     /// Saves the first line, which must not be written twice.
@@ -157,29 +165,5 @@ impl MessageWriter for Writer {
         self.geometry = Some(geometry.map_err(PartnerError::Message)?);
         self.has_first_line = true;
         Ok(CtlReply::Done)
-    }
-
-    fn flush(&mut self) -> PartnerResult<CtlReply> {
-        self.writer.flush()
-    }
-
-    fn finish(&mut self) -> PartnerResult<CtlReply> {
-        self.writer.finish()
-    }
-
-    fn close(&mut self) -> PartnerResult {
-        self.writer.close()
-    }
-
-    fn readiness(&self) -> Readiness<'_> {
-        self.writer.readiness()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.writer.bytes()
-    }
-
-    fn disk_full(&self) -> u64 {
-        self.writer.disk_full()
     }
 }

@@ -17,8 +17,8 @@ mod tests;
 
 use crate::movement::Movement;
 use contract::{
-    Attributes, Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
-    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, agreed,
+    Attributes, Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises,
+    Report, Site, Stage, StageError, StageResult, Time, agreed,
 };
 use std::time::Duration;
 
@@ -61,10 +61,6 @@ impl Pair for Average {
             averaged: 0,
             averages: 0,
         }))
-    }
-
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 }
 

@@ -35,7 +35,7 @@ mod tiles;
 
 use codec::Method;
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Site, Stage, StageResult, agreed,
 };
 
 /// The pair.
@@ -80,10 +80,6 @@ impl Pair for Compress {
 
     fn version(&self) -> u16 {
         3
-    }
-
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises::default()
     }
 
     fn cost(&self) -> Option<&'static str> {

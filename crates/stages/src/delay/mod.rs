@@ -5,8 +5,8 @@ mod tests;
 
 use crate::random::Random;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises, Report,
+    Site, Stage, StageResult, Time, agreed,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,10 +44,6 @@ impl Pair for Delay {
         Promises { may_delay: true, may_reorder, ..Promises::default() }
     }
 
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
-    }
-
     fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(Source {
             delay: options.duration("delay"),
@@ -61,10 +57,6 @@ impl Pair for Delay {
             entered: 0,
             sent: 0,
         }))
-    }
-
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 }
 

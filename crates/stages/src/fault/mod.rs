@@ -5,8 +5,8 @@ mod tests;
 
 use crate::random::Random;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises, Report,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -39,20 +39,12 @@ impl Pair for Fault {
         }
     }
 
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
-    }
-
     fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         let mut seeds = Random::new(options.integer("seed").unsigned_abs());
         let mut fault =
             |name| Chance { share: options.number(name), random: Random::new(seeds.draw()), count: 0 };
         let (loss, repeat, corrupt) = (fault("loss"), fault("repeat"), fault("corrupt"));
         Ok(Box::new(Source { loss, repeat, corrupt, messages: 0 }))
-    }
-
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 }
 

@@ -5,8 +5,8 @@
 mod tests;
 
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises, Report,
+    Site, Stage, StageResult, Time, agreed,
 };
 use std::time::Duration;
 use wire::formats::motion::Update;
@@ -50,10 +50,6 @@ impl Pair for Periodic {
     fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         let (period, has_buttons) = (options.duration("period"), *format == Format::Motion);
         Ok(Box::new(Source { period, has_buttons, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
-    }
-
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 }
 

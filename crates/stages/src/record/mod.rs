@@ -5,8 +5,8 @@
 mod tests;
 
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Report,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -39,16 +39,8 @@ impl Pair for Record {
         }
     }
 
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises::default()
-    }
-
     fn side_ports(&self) -> &'static [&'static str] {
         &["record"]
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
     }
 
     fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {

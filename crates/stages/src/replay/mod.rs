@@ -6,8 +6,7 @@ mod source;
 mod tests;
 
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
-    StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
 };
 use std::time::Duration;
 
@@ -64,15 +63,7 @@ impl Pair for Replay {
         Promises { may_drop, may_delay: true, may_change: true, ..Promises::default() }
     }
 
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
-    }
-
     fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
         Ok(Box::new(source::Source::new(options)))
-    }
-
-    fn sink(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 }

@@ -8,8 +8,8 @@ mod skew;
 mod tests;
 
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Shape, Site, Stage,
-    StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Shape, Site, Stage, StageResult,
+    agreed,
 };
 use std::time::Duration;
 
@@ -87,14 +87,6 @@ impl Pair for Synchronize {
 
     fn shape(&self, _options: &Options) -> Shape {
         Shape::Joint
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
-    }
-
-    fn source(&self, _options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(PassThrough))
     }
 
     fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {

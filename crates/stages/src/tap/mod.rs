@@ -5,8 +5,8 @@ mod tests;
 
 use crate::histogram::Histogram;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Promises,
-    Report, Site, Stage, StageResult, Time, agreed,
+    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough, Port, Report,
+    Site, Stage, StageResult, Time, agreed,
 };
 
 /// The pair.
@@ -36,16 +36,8 @@ impl Pair for Tap {
         }
     }
 
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises::default()
-    }
-
     fn side_ports(&self) -> &'static [&'static str] {
         &["tap"]
-    }
-
-    fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
-        Ok(format.clone())
     }
 
     fn source(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
