@@ -1,17 +1,22 @@
-//! The kind of an attached device: shown, remembered, expected. Bytes on a terminal.
+//! The kind of an attached device: shown, remembered, expected. Bytes on a terminal, and screens that are only
+//! viewed.
 
 mod support;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
 use support::users::{User, paired};
-use support::{Scratch, end};
+use support::{PATIENCE, Scratch, Service, end, outboard};
 
 /// Shares a device under the name `camera`.
-fn share(user: &User, device: &str) -> (support::Service, String) {
+fn share(user: &User, device: &str) -> (Service, String) {
     let (service, address) = user.shares(device, &["--name", "camera"]);
     (service, format!("{address}/camera"))
 }
@@ -155,4 +160,104 @@ fn a_terminal_gets_bytes_on_request_and_control_characters_on_a_second_one() {
     let piped = user.says(&["attach", &from, "--insecure"]).done();
     assert_eq!(piped.stdout, std::fs::read(&path).unwrap());
     user.says(&["attach", "a/x", "--as", "null", "--raw"]).refused_with(2, "add `--as stdout`");
+}
+
+const SIDE: u8 = 4;
+
+/// Reads `COUNT` bytes.
+fn bytes<const COUNT: usize>(stream: &mut TcpStream) -> std::io::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    stream.read_exact(&mut bytes).map(|()| bytes)
+}
+
+fn skip(stream: &mut TcpStream, count: u64) -> std::io::Result<()> {
+    std::io::copy(&mut stream.take(count), &mut std::io::sink()).map(drop)
+}
+
+/// A VNC server with a picture that changes with every request. Returns its address and the input that it receives: the
+/// numbers of the messages (RFC 6143, 7.5).
+fn vnc_server() -> (String, Receiver<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (to, received) = channel();
+    thread::spawn(move || -> std::io::Result<()> {
+        let (mut client, _) = listener.accept()?;
+        client.write_all(b"RFB 003.008\n")?;
+        bytes::<12>(&mut client)?;
+        client.write_all(&[1, 1])?;
+        bytes::<1>(&mut client)?;
+        client.write_all(&[0; 4])?;
+        bytes::<1>(&mut client)?;
+        let pixels = [32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
+        client.write_all(&[&[0, SIDE, 0, SIDE][..], &pixels, &[0, 0, 0, 4], b"stub"].concat())?;
+        for shade in (0..=u8::MAX).cycle() {
+            loop {
+                let [message] = bytes(&mut client)?;
+                match message {
+                    0 => skip(&mut client, 19)?,
+                    2 => {
+                        let [_, high, low] = bytes(&mut client)?;
+                        skip(&mut client, 4 * u64::from(u16::from_be_bytes([high, low])))?;
+                    }
+                    3 => break skip(&mut client, 9)?,
+                    input => {
+                        let _ = to.send(input);
+                        skip(&mut client, if input == 4 { 7 } else { 5 })?;
+                    }
+                }
+            }
+            // The device asks without a pause.
+            thread::sleep(Duration::from_millis(5));
+            let update = [0, 0, 0, 1, 0, 0, 0, 0, 0, SIDE, 0, SIDE, 0, 0, 0, 0];
+            client.write_all(&[&update[..], &[shade; SIDE as usize * SIDE as usize * 4]].concat())?;
+        }
+        Ok(())
+    });
+    (address, received)
+}
+
+/// Shares the screen of a VNC server and types into a viewer of it, until the viewer has seen three more pictures.
+/// Returns the
+/// summary of the shared screen, the number of flows, the input that reaches the server, and the services.
+fn view(options: &str) -> (String, usize, Receiver<u8>, [Service; 2]) {
+    let (address, input) = vnc_server();
+    let (share, shared) =
+        Service::share(&format!("rfb:{address}{options}"), &["--name", "screen", "--insecure"]);
+    let from = format!("{shared}/screen");
+    let listed = outboard(&["devices", &shared, "--insecure", "--json"]).done().json();
+    let mut attach = Service::start(&["attach", &from, "--insecure", "--as", "rfb:0", "--stats"]);
+    assert_eq!(attach.wait("kind")["kind"], "screen");
+    let attached = attach.wait("attached");
+    let node = attached["node"].as_str().unwrap().rsplit(' ').next().unwrap().to_string();
+    attach.flows(3);
+    let mut viewer = TcpStream::connect(node).unwrap();
+    viewer.set_read_timeout(Some(PATIENCE)).unwrap();
+    viewer.write_all(b"RFB 003.008\n\x01\x01").unwrap();
+    bytes::<{ 12 + 2 + 4 }>(&mut viewer).unwrap();
+    let [.., high, low] = bytes::<24>(&mut viewer).unwrap();
+    viewer.read_exact(&mut vec![0; usize::from(u16::from_be_bytes([high, low]))]).unwrap();
+    // Encodings: Raw alone. The key `a`, and the pointer at (1, 1) with a button.
+    viewer.write_all(&[2, 0, 0, 1, 0, 0, 0, 0]).unwrap();
+    viewer.write_all(&[4, 1, 0, 0, 0, 0, 0, b'a', 5, 1, 0, 1, 0, 1]).unwrap();
+    for incremental in [0, 1, 1] {
+        viewer.write_all(&[3, incremental, 0, 0, 0, 0, 0, SIDE, 0, SIDE]).unwrap();
+        let [kind, _, _, rectangles] = bytes(&mut viewer).unwrap();
+        assert_eq!(kind, 0);
+        for _ in 0..rectangles {
+            let [_, _, _, _, _, width, _, height, ..] = bytes::<12>(&mut viewer).unwrap();
+            viewer.read_exact(&mut vec![0; usize::from(width) * usize::from(height) * 4]).unwrap();
+        }
+    }
+    let flows = attached["pipelines"].as_array().unwrap().len();
+    (listed[0]["summary"].to_string(), flows, input, [share, attach])
+}
+
+#[test]
+fn a_viewer_types_into_a_screen_unless_it_is_only_viewed() {
+    let (summary, flows, input, _services) = view("");
+    assert!(!summary.contains("view only") && flows == 2, "{summary}, {flows} flows");
+    assert_eq!(input.recv_timeout(PATIENCE), Ok(4), "the key arrives");
+    let (summary, flows, input, _services) = view(",view=only");
+    assert!(summary.contains("(view only)") && flows == 1, "{summary}, {flows} flows");
+    assert_eq!(input.try_iter().next(), None, "input arrives");
 }

@@ -1,6 +1,9 @@
 //! Helpers of the simple classes: flows, descriptions, errors.
 
-use contract::{Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened};
+use contract::{
+    Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened, OptionKind,
+    OptionSpec, local,
+};
 use std::os::fd::OwnedFd;
 
 fn flow(direction: FlowDirection) -> FlowOffer {
@@ -15,6 +18,33 @@ pub(crate) fn forward_flow() -> Vec<FlowOffer> {
 /// Returns the single flow of a video class.
 pub(crate) fn video_flow() -> Vec<FlowOffer> {
     forward_flow().into_iter().map(|flow| FlowOffer { format: Format::Video, ..flow }).collect()
+}
+
+/// The option of a screen to take no input.
+pub(crate) const VIEW: OptionSpec = local(
+    "view",
+    OptionKind::Choice(&["full", "only"]),
+    "full",
+    "as a device: `only` shares pictures, and refuses the viewer's keyboard, pointer and clipboard",
+);
+
+/// Returns true if the screen shares pictures only ([`VIEW`]).
+pub(crate) fn is_view_only(spec: &DeviceSpec) -> bool {
+    spec.options.text(VIEW.name) == "only"
+}
+
+/// Returns the flows of a screen: pictures to the application, and the viewer's input to the device unless it is only
+/// viewed. Both have class state: after an interruption a whole picture and the release of all keys restore the state.
+pub(crate) fn screen_flows(is_view_only: bool) -> Vec<FlowOffer> {
+    let flow = |direction, format| FlowOffer { direction, format, class: FlowClass::State };
+    let pictures = flow(FlowDirection::DeviceToApplication, Format::Video);
+    let input = flow(FlowDirection::ApplicationToDevice, Format::Viewer);
+    std::iter::once(pictures).chain((!is_view_only).then_some(input)).collect()
+}
+
+/// Returns the text behind the summary of a screen that is only viewed.
+pub(crate) fn view_note(is_view_only: bool) -> &'static str {
+    if is_view_only { " (view only)" } else { "" }
 }
 
 /// Returns the default pipeline for a screen that accumulates its changes itself: pictures are compressed while that

@@ -1,13 +1,14 @@
 //! The device side: a VNC client as a partner. The server's screen is the source of the pictures.
 
-use super::client::{Changes, Client, ServerEvent, ServerInit};
+use super::client::{Changes, Client, ServerEvent, ServerInit, preferring};
 use super::pixels::PixelFormat;
 use crate::flows::{Endpoint, FlowPartner, invalid};
+use crate::plain::is_view_only;
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
-    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
-    PartnerResult, PullSlot, Readiness, Time,
+    Body, Ctl, CtlReply, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
+    PartnerError, PartnerResult, PullSlot, Readiness, Time,
 };
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,17 +71,13 @@ pub(super) struct DevicePartner {
 }
 
 impl DevicePartner {
-    /// Makes a partner after the handshake with a server. Requests these encodings.
-    pub(super) fn new(
-        name: String,
-        socket: OwnedFd,
-        init: &ServerInit,
-        encodings: &[i32],
-    ) -> FlowPartner<Self> {
+    /// Makes a partner after the handshake with a server.
+    pub(super) fn new(spec: &DeviceSpec, socket: OwnedFd, init: &ServerInit) -> FlowPartner<Self> {
+        let encodings = preferring(spec.options.text("encoding"));
         let partner = DevicePartner {
-            name,
+            name: format!("rfb:{}", spec.target),
             socket,
-            client: Client::new(init, PixelFormat::NATIVE, encodings),
+            client: Client::new(init, PixelFormat::NATIVE, &encodings),
             buffer: BytesMut::with_capacity(READ_BYTES),
             recycler: Recycler::new(BUFFERS_KEPT, BYTES_KEPT),
             due: Due::default(),
@@ -92,7 +89,8 @@ impl DevicePartner {
             updates: 0,
             read_bytes: 0,
         };
-        FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer))
+        let input = (!is_view_only(spec)).then_some(Format::Viewer);
+        FlowPartner::new(partner, Some(Format::Video), input)
     }
 
     fn gone(&self) -> PartnerError {

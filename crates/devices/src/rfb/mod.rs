@@ -33,10 +33,10 @@ mod tracker;
 use crate::plain::{self, os};
 use application::ServerPartner;
 use auth::Password;
-use client::{ServerInit, handshake, preferring};
+use client::{ServerInit, handshake};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, Kind, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -104,23 +104,8 @@ const OPTIONS: &[OptionSpec] = &[
         "10s",
         "as a device: time limit for connecting, and for each step of the handshake",
     ),
+    plain::VIEW,
 ];
-
-/// The flows: pictures to the application, input to the device. Both have class state.
-fn flows() -> Vec<FlowOffer> {
-    vec![
-        FlowOffer {
-            direction: FlowDirection::DeviceToApplication,
-            format: Format::Video,
-            class: FlowClass::State,
-        },
-        FlowOffer {
-            direction: FlowDirection::ApplicationToDevice,
-            format: Format::Viewer,
-            class: FlowClass::State,
-        },
-    ]
-}
 
 fn wrong(spec: &DeviceSpec, problem: impl Into<String>) -> DeviceError {
     DeviceError::Spec { what: format!("`rfb:{}`", spec.target), problem: problem.into() }
@@ -160,6 +145,9 @@ fn listening_address(spec: &DeviceSpec) -> Result<SocketAddr, DeviceError> {
 
 fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, DeviceError> {
     let address = listening_address(spec)?;
+    if plain::is_view_only(spec) {
+        return Err(wrong(spec, "`view=only` is an option of the shared screen: give it to `share`"));
+    }
     let password = password_file(spec)?;
     let is_local = match address.ip() {
         IpAddr::V4(ip) => ip.is_loopback(),
@@ -186,7 +174,7 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
     let description = Description {
         class: Rfb.name().into(),
         summary: format!("VNC server at {address}"),
-        flows: flows(),
+        flows: plain::screen_flows(false),
         application: Rfb.application(),
         properties: properties.finish(),
     };
@@ -224,12 +212,19 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
         }
         _ => os(operation(), error, None),
     })?;
+    let is_view_only = plain::is_view_only(spec);
     let mut properties = Writer::new();
     properties.u32(init.width).u32(init.height).text(truncated(&init.name));
     let description = Description {
         class: Rfb.name().into(),
-        summary: format!("VNC screen {} of {}x{}", truncated(&init.name), init.width, init.height),
-        flows: flows(),
+        summary: format!(
+            "VNC screen {} of {}x{}{}",
+            truncated(&init.name),
+            init.width,
+            init.height,
+            plain::view_note(is_view_only)
+        ),
+        flows: plain::screen_flows(is_view_only),
         application: Rfb.application(),
         properties: properties.finish(),
     };
@@ -315,13 +310,7 @@ impl DeviceClass for Rfb {
         if role == Role::Device {
             let init = parse_init(&properties)?;
             let [socket] = plain::descriptors(opened)?;
-            let encodings = preferring(spec.options.text("encoding"));
-            return Ok(Box::new(DevicePartner::new(
-                format!("rfb:{}", spec.target),
-                socket,
-                &init,
-                &encodings,
-            )));
+            return Ok(Box::new(DevicePartner::new(&spec, socket, &init)));
         }
         let mut descriptors = opened.descriptors.into_iter();
         let (Some(listener), password) = (descriptors.next(), descriptors.next()) else {

@@ -109,12 +109,15 @@ struct Viewing {
 
 impl Viewing {
     fn new() -> Viewing {
+        Viewing::with("")
+    }
+
+    fn with(options: &str) -> Viewing {
         let (server, socket) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let init = super::ServerInit { width: SIDE, height: SIDE, name: String::new() };
-        let encodings = super::preferring("tight");
-        let socket = OwnedFd::from(socket);
-        let partner = Box::new(super::DevicePartner::new("a server".into(), socket, &init, &encodings));
+        let (_, spec) = spec::parse(&format!("rfb:server{options}"), Role::Device).unwrap();
+        let partner = Box::new(super::DevicePartner::new(&spec, OwnedFd::from(socket), &init));
         Viewing { partner, server, fed: 0, received: Vec::new() }
     }
 }
@@ -486,4 +489,27 @@ fn unsafe_or_incomplete_addresses_are_refused_with_advice() {
     }
     open("rfb:0.0.0.0:0,anyone=true", Role::Application);
     open("rfb:[::1]:0", Role::Application);
+}
+
+#[test]
+fn a_screen_that_is_only_viewed_refuses_all_input() {
+    let mut viewing = Viewing::with(",view=only");
+    let refused = viewing.partner.open(&of(Direction::In, Format::Viewer), &Default::default());
+    assert!(matches!(refused, Err(PartnerError::Unsupported(_))), "{refused:?}");
+    let out = viewing.partner.open(&of(Direction::Out, Format::Video), &Default::default()).unwrap();
+    let mut opening = vec![0; 1 << 12];
+    let count = viewing.server.read(&mut opening).unwrap();
+    assert!(count > 0, "pictures are requested");
+    for event in [key(0), Event::Pointer { x: 1, y: 1, buttons: 1 }, Event::Text("text".into())] {
+        for flow in [FlowKey(2), FlowKey::DEFAULT, out] {
+            let pushed = viewing.partner.push(flow, Message::new(Time(1), event.to_bytes()));
+            assert!(pushed.is_err(), "{event:?} on {flow:?}");
+        }
+    }
+    viewing.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    let error = viewing.server.read(&mut opening).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock, "the server received input");
+    let (_, spec) = spec::parse("rfb:0,view=only", Role::Application).unwrap();
+    let problem = Rfb.open(&spec, Role::Application, None).unwrap_err().to_string();
+    assert!(problem.contains("give it to `share`"), "{problem}");
 }

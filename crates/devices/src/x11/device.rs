@@ -9,9 +9,10 @@ use super::errors::{device_error, partner_error};
 use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
+use crate::plain::is_view_only;
 use contract::{
-    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, Options,
-    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
+    Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -49,11 +50,11 @@ fn now() -> Time {
 impl DevicePartner {
     /// Makes a partner from an accepted connection and a memory file to share with its server.
     pub(super) fn new(
-        name: String,
+        spec: &DeviceSpec,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
-        options: &Options,
     ) -> Result<FlowPartner<Self>, DeviceError> {
+        let (name, options) = (spec.target.clone(), &spec.options);
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -80,7 +81,8 @@ impl DevicePartner {
             inputs: 0,
             refused: 0,
         };
-        Ok(FlowPartner::new(partner, Some(Format::Video), Some(Format::Viewer)))
+        let input = (!is_view_only(spec)).then_some(Format::Viewer);
+        Ok(FlowPartner::new(partner, Some(Format::Video), input))
     }
 
     /// Processes the packets that have arrived, and sends queued requests.

@@ -27,8 +27,8 @@ mod window;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
-    Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, Kind, Listing, ModuleEntry, Opened,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
@@ -42,7 +42,7 @@ pub struct X11;
 #[derive(Debug)]
 pub struct Window;
 
-static X11_OPTIONS: [OptionSpec; 5] = [
+static X11_OPTIONS: [OptionSpec; 6] = [
     local(
         "rate",
         OptionKind::Number { min: 0.0, max: 1000.0 },
@@ -68,6 +68,7 @@ static X11_OPTIONS: [OptionSpec; 5] = [
         "a message has as many pixels as the path takes in this time, the rest follows; 0: no limit",
     ),
     local("cursor", OptionKind::Flag, "true", "send the pointer shape, for the viewer to draw"),
+    plain::VIEW,
 ];
 
 /// The time limit for connecting to a display that is listed.
@@ -76,24 +77,15 @@ const LIST_TIMEOUT: Duration = Duration::from_millis(300);
 /// The most characters of a window's title.
 const TITLE_MAX: usize = 80;
 
-/// The flows of a screen: pictures to the application, and the viewer's input to the device. Both have class state:
-/// after an interruption a whole picture and the release of all keys restore the state.
-fn flows() -> Vec<FlowOffer> {
-    let flow = |direction, format| FlowOffer { direction, format, class: FlowClass::State };
-    vec![
-        flow(FlowDirection::DeviceToApplication, Format::Video),
-        flow(FlowDirection::ApplicationToDevice, Format::Viewer),
-    ]
-}
-
 /// Connects to the display in a spec. An empty target is replaced by the name in the environment.
 fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened, DeviceError> {
     let target = connect::display_name(&spec.target)?;
     let spec = DeviceSpec { target, ..spec.clone() };
     let socket = connect::connect(&spec.target, SETUP_TIMEOUT)?;
     let memory = Segment::memory().map_err(|error| os("making shared memory".into(), error, None))?;
-    let mut description = plain::description(&spec, flows(), "window");
-    description.summary = summary.unwrap_or(description.summary);
+    let is_view_only = role == Role::Device && plain::is_view_only(&spec);
+    let mut description = plain::description(&spec, plain::screen_flows(is_view_only), "window");
+    description.summary = summary.unwrap_or(description.summary) + plain::view_note(is_view_only);
     Ok(Opened { spec, role, description, descriptors: vec![socket, memory] })
 }
 
@@ -147,9 +139,9 @@ impl DeviceClass for X11 {
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
-        let (name, options) = (opened.spec.target.clone(), opened.spec.options.clone());
-        let screen = connect::screen_number(&name)?;
-        Ok(Box::new(DevicePartner::new(name, screen, plain::descriptors(opened)?, &options)?))
+        let spec = opened.spec.clone();
+        let screen = connect::screen_number(&spec.target)?;
+        Ok(Box::new(DevicePartner::new(&spec, screen, plain::descriptors(opened)?)?))
     }
 }
 

@@ -506,6 +506,35 @@ fn the_pointer_follows_events_and_neutral_releases_everything() {
     painter.until_pointer((124, 45), KeyButMask::default());
 }
 
+#[test]
+fn a_screen_that_is_only_viewed_refuses_all_input() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let text = format!("x11:{},view=only", server.display);
+    let (class, spec) = crate::spec::parse(&text, Role::Device).unwrap();
+    let opened = class.open(&spec, Role::Device, None).unwrap();
+    assert_eq!(opened.description.summary, format!("x11 {} (view only)", server.display));
+    let formats: Vec<_> = opened.description.flows.iter().map(|flow| flow.format.clone()).collect();
+    assert_eq!(formats, [Format::Video]);
+    let mut painter = server.painter();
+    let mut controlled = server.device("");
+    controlled.push(Event::Pointer { x: 50, y: 60, buttons: 0 });
+    painter.until_pointer((50, 60), KeyButMask::default());
+    let mut device = server.device(",view=only");
+    device.until("the screen", |screen| screen.frames == 1);
+    let template = FlowTemplate { direction: Direction::In, format: Format::Viewer, class: FlowClass::State };
+    assert!(device.partner.open(&template, &Attributes::default()).is_err());
+    let shift = Event::Key { keysym: 0xffe1, pressed: true };
+    for event in [shift, Event::Pointer { x: 9, y: 9, buttons: button::LEFT }, Event::Text("text".into())] {
+        for flow in [FlowKey(2), FlowKey::DEFAULT] {
+            assert!(device.partner.push(flow, Message::new(Time(1), event.to_bytes())).is_err(), "{event:?}");
+        }
+    }
+    drop(device);
+    // The server handles clients in turn, so it has handled all requests of the partner before this motion.
+    controlled.push(Event::Pointer { x: 51, y: 60, buttons: 0 });
+    painter.until_pointer((51, 60), KeyButMask::default());
+}
+
 /// Reads the keysyms that `xev` prints.
 #[test]
 fn an_unmodified_program_gets_every_typed_keysym() {
