@@ -15,7 +15,9 @@
 //! | `HELD_SLOTS` | this process | per region, a bit for each slot that it holds |
 //!
 //! A reader does not trust these words: it checks the indices of a ring against the ring's size. A wrong value of
-//! any other word can only delay the flow of its own writer.
+//! any other word can only delay the flow of its own writer. A writer may change a word at any moment, so every
+//! function loads a word once, into a local copy, and then checks and uses that copy: an index in `Producer::look`,
+//! all words of an entry in `Consumer::peek_raw`. The sizes are kept in `Block::geometry` and never loaded again.
 
 use super::entry::{ENTRY_WORDS, Entry, Line};
 use smallvec::SmallVec;
@@ -139,13 +141,15 @@ impl Block {
             ));
         }
         let size = |index| Ok::<usize, io::Error>(usize::try_from(word(index)?).unwrap_or(usize::MAX));
+        // Each word is loaded once: another stage of the run may change it.
+        let spins = word(6)?;
         let geometry = Geometry {
             stages: size(1)?,
             slots: size(2)?,
             slot_bytes: size(3)?,
             ring: size(4)?,
             held_max: size(5)?,
-            spins: [word(6)? & 1 != 0, word(6)? & 2 != 0],
+            spins: [spins & 1 != 0, spins & 2 != 0],
         };
         Block::checked(words, geometry)
     }

@@ -401,6 +401,9 @@ impl HostEnd {
 
     /// Builds the body of a message. Copies pieces out of a stage's region; takes pieces in the host's region from
     /// the originals.
+    ///
+    /// `pieces` are copies, so they cannot change between the check and the use. The bytes of a stage's region are read
+    /// once, by the copy; nobody checks them before it.
     fn body(&mut self, pieces: &[Piece], bytes: usize) -> Result<Body, Broken> {
         let Geometry { slots, slot_bytes, .. } = self.geometry();
         let mut body = Body::new();

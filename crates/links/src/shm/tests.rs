@@ -1,7 +1,7 @@
 //! A host and its stages in one process, each with its own mappings; and stages that write arbitrary data.
 
-use super::block::{Block, Consumer, Producer};
-use super::entry::Entry;
+use super::block::{Block, Broken, Consumer, Producer};
+use super::entry::{Entry, Piece};
 use super::host_end::{self, HostEnd, Returned};
 use super::{Forwarded, Received, StageEnd};
 use contract::{Body, Bytes, Message, Port, Time};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use sys::memory::Words;
+use sys::memory::{Access, Shared, Words};
 
 /// Longest time that a test may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -484,5 +484,85 @@ fn a_stage_that_writes_during_reads_does_no_harm() {
         }
         drop((host, stage_end));
         assert_eq!(region.taken(), 0, "round {round}");
+    }
+}
+
+/// A stage changes the header and the bytes of a message that it published, while the host reads it. The host sees each
+/// header word once, either as published or as changed, and delivers bytes that do not change afterwards.
+#[test]
+fn a_message_that_changes_after_its_delivery_is_copied_once() {
+    const ROUNDS: u64 = 500;
+    /// The published and the changed piece: both inside the region, and one beyond it.
+    const PIECES: [Piece; 3] = [
+        Piece { region: 1, slot: 0, offset: 0, length: 700 },
+        Piece { region: 1, slot: 1, offset: 4096, length: 9000 },
+        Piece { region: 1, slot: u16::MAX, offset: u32::MAX, length: u32::MAX },
+    ];
+    let geometry = host_end::geometry(1, 2, [false; 2]);
+    let region = host_end::slots(geometry).unwrap();
+    let (mut delivered, mut refused) = (0, 0);
+    while delivered < ROUNDS || refused < 10 {
+        let (mut host, descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
+        let words = Words::map(&descriptors[0][0]).unwrap();
+        let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
+        let bytes = Shared::map(descriptors[0].last().unwrap(), Access::Write).unwrap();
+        let mut output = Producer::new(block.clone(), 1);
+        let (is_over, mut seen) = (AtomicBool::new(false), Vec::new());
+        let entry =
+            |piece| Entry { is_message: true, pieces: [piece].into_iter().collect(), ..Entry::default() };
+        // The words of the first line of the stage's ring, found by what is published there.
+        output.write(&Entry { created: u64::MAX - 7, ..entry(PIECES[0]) });
+        output.publish();
+        let line = words.iter().position(|word| word.load(Ordering::Relaxed) == u64::MAX - 7).unwrap() - 1;
+        assert!(matches!(host.pop(), Ok(Some(Returned::Message(..)))));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0u64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // A location and a length of different pieces may meet; the one out of bounds is rare.
+                    let piece = if turn % 64 == 63 { 2 } else { (turn % 2) as usize };
+                    let Piece { region, slot, offset, length } = PIECES[piece];
+                    let location = u64::from(region) | u64::from(slot) << 16 | u64::from(offset) << 32;
+                    for index in 0..geometry.ring * 8 {
+                        match index % 8 {
+                            3 => words[line + index].store(location, Ordering::Relaxed),
+                            6 => words[line + index].store(length.into(), Ordering::Relaxed),
+                            _ => {}
+                        }
+                    }
+                    bytes.copy_in(0, &[turn as u8; 16 << 10]);
+                }
+            });
+            'run: while delivered < ROUNDS || refused < 10 {
+                // Many at once: the thread changes those that wait.
+                (0..geometry.ring / 2).for_each(|_| output.write(&entry(PIECES[0])));
+                output.publish();
+                for _ in 0..geometry.ring / 2 {
+                    match host.pop() {
+                        Ok(Some(Returned::Message(message, _))) => {
+                            delivered += 1;
+                            let bytes: Vec<u8> = message.body.chunks().flatten().copied().collect();
+                            assert!([700, 9000].contains(&bytes.len()), "{} bytes", bytes.len());
+                            seen.push((message, bytes));
+                        }
+                        Err(Broken(problem)) => {
+                            refused += 1;
+                            let is_named = problem.contains("out of bounds") || problem.contains("too many");
+                            assert!(is_named, "{problem}");
+                            break 'run;
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        for (message, bytes) in seen {
+            assert!(message.body.chunks().flatten().eq(&bytes), "delivered bytes changed");
+        }
+        drop(host);
+        assert_eq!(region.taken(), 0);
     }
 }
