@@ -137,6 +137,8 @@ pub fn confine(program: &Path, confinement: &Confinement) -> Result<(), ConfineE
 /// starts other threads: existing ones keep their permissions. `ioctls` are the ioctls of the devices that it may get
 /// ([`sys::ioctl::code`]).
 pub fn lock_up(ioctls: &[u32], refusals: Refusals) -> Result<Option<String>, ConfineError> {
+    // rustix reads the auxiliary vector when it is first needed, before Linux 6.4 from a file.
+    let _ = rustix::param::page_size();
     let landlock = match sys::process::landlock_version() {
         Some(_) => deny_all().map(|()| None)?,
         None => Some(
