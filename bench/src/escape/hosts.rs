@@ -160,7 +160,7 @@ impl Hosts {
         home.open_socket(&path)?;
         let opened = thread::spawn(move || devices.accept());
         let (via, via_there) = match role {
-            Role::Worker => ("null", None),
+            Role::Worker | Role::Watcher => ("null", None),
             Role::Stage => ("compress(isolate=true)", None),
             // Any program can be a module.
             Role::Module => ("exec(source=\"/bin/sleep 3600\", isolate=true)", Some("exec(isolate=true)")),
@@ -198,8 +198,15 @@ impl Hosts {
     pub(super) fn find(&mut self, role: Role) -> Result<u32, Failure> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            let all = with_descendants(self.share.child.id());
-            if let Some(process) = all.into_iter().find(|process| is_confined(*process, role)) {
+            let mut all = with_descendants(self.share.child.id()).into_iter();
+            let found = match role {
+                Role::Watcher => {
+                    let worker = all.find(|process| is_confined(*process, Role::Worker));
+                    worker.and_then(watcher_of)
+                }
+                role => all.find(|process| is_confined(*process, role)),
+            };
+            if let Some(process) = found {
                 return Ok(process);
             }
             if let Some(status) = self.share.child.try_wait()? {
@@ -243,11 +250,31 @@ fn is_confined(process: u32, role: Role) -> bool {
     let words = words_of(process);
     let has_role = match role {
         Role::Worker => words.contains(" worker ") && has_data_socket(process),
+        Role::Watcher => has_listener(process),
         Role::Stage => words.contains(" module ") && !words.contains(" confined "),
         Role::Module => words.starts_with("/bin/sleep "),
     };
     let status = || fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     has_role && status().contains("Seccomp:\t2") && status().contains("State:\tS")
+}
+
+/// Returns the watcher of a worker. It is in the worker's session, and not below the device host.
+fn watcher_of(worker: u32) -> Option<u32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    all.find(|process| session_of(*process) == Some(worker) && is_confined(*process, Role::Watcher))
+}
+
+/// Returns the number of a process's session (`proc_pid_stat(5)`).
+fn session_of(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // After the name: state, parent, group, session.
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
+}
+
+/// Returns true if the process receives the refused calls of another one (`seccomp_unotify(2)`).
+fn has_listener(process: u32) -> bool {
+    fs::read_link(format!("/proc/{process}/fd/0")).is_ok_and(|to| to.ends_with("anon_inode:seccomp notify"))
 }
 
 /// Returns true if the process has a UDP socket, which the default transport uses for data.

@@ -49,6 +49,8 @@ pub(crate) struct EscapeSetting {
 enum Role {
     /// The worker of a session.
     Worker,
+    /// The process that names the refused calls of the worker.
+    Watcher,
     /// A stage of this program with `isolate=true`.
     Stage,
     /// A program of the user with `isolate=true`.
@@ -56,11 +58,12 @@ enum Role {
 }
 
 impl Role {
-    const EVERY: [Role; 3] = [Role::Worker, Role::Stage, Role::Module];
+    const EVERY: [Role; 4] = [Role::Worker, Role::Watcher, Role::Stage, Role::Module];
 
     fn name(self) -> &'static str {
         match self {
             Role::Worker => "worker",
+            Role::Watcher => "watcher of the worker",
             Role::Stage => "isolated stage",
             Role::Module => "foreign module",
         }
@@ -143,6 +146,7 @@ impl Results {
         let attacks: Vec<_> = self
             .trials
             .iter()
+            .filter(|trial| trial.role != Role::Watcher)
             .map(|trial| (format!("{}, {}", trial.role.name(), trial.user.name()), &trial.attacks[..]))
             .collect();
         format!(

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::libc as c;
 use sandbox::calls::{self, NEWEST_CALL, Rules};
 use serde::Serialize;
+use sys::seccomp::WATCHER_CALLS;
 
 /// The highest number that is tried; Linux 6.18 ends at 469.
 const HIGHEST: i64 = 600;
@@ -56,12 +57,16 @@ fn list(role: Role) -> Result<Rules, Failure> {
         registry::device_classes().iter().flat_map(|class| class.ioctls()).copied().collect();
     Ok(match role {
         Role::Worker => calls::of_worker(&ioctls)?,
+        Role::Watcher => WATCHER_CALLS.iter().map(|call| (*call, Vec::new())).collect(),
         Role::Stage | Role::Module => calls::of_module()?,
     })
 }
 
-/// Returns the filter's answer to a call off the lists.
-fn refusal(number: i64) -> Errno {
+/// Returns the filter's answer to a call off the list of a role.
+fn refusal(role: Role, number: i64) -> Errno {
+    if role == Role::Watcher {
+        return Errno::EPERM;
+    }
     if number > NEWEST_CALL || number == c::SYS_clone3 { Errno::ENOSYS } else { Errno::EPERM }
 }
 
@@ -102,7 +107,7 @@ pub(super) fn sweep(role: Role, tracee: &mut Tracee) -> Result<Sweep, Failure> {
         match answer {
             // A rule may compare arguments: then the call reaches the kernel or is refused.
             answer if rules.is_some_and(|rules| rules.is_empty() || matches!(answer, Answer::Error(_))) => {}
-            Answer::Error(errno) if errno == refusal(number) => sweep.count(errno),
+            Answer::Error(errno) if errno == refusal(role, number) => sweep.count(errno),
             Answer::Error(_) if UNFILTERED.contains(&number) => sweep.unfiltered += 1,
             answer => sweep.breaches.push(format!("call {number:#x}: {answer}")),
         }

@@ -65,7 +65,7 @@ pub(super) struct Tracee {
     /// Address of an instruction [`SYSCALL`].
     instruction: u64,
     memory: File,
-    /// Address of the memory for arguments, and the bytes in use.
+    /// Address of the memory for arguments, 0 before its first use, and the bytes in use.
     arguments: (u64, u64),
 }
 
@@ -85,15 +85,17 @@ impl Tracee {
         if found != SYSCALL {
             return Err(format!("process {process} does not wait").into());
         }
-        let mut tracee = Tracee { process: number, registers, instruction, memory, arguments: (0, 0) };
+        Ok(Tracee { process: number, registers, instruction, memory, arguments: (0, 0) })
+    }
+
+    /// Maps the memory for arguments.
+    fn map(&mut self) -> Result<u64, Failure> {
         let access = (c::PROT_READ | c::PROT_WRITE) as u64;
         let kind = (c::MAP_PRIVATE | c::MAP_ANONYMOUS) as u64;
-        let mapped = tracee.call(c::SYS_mmap, [0, MEMORY_BYTES, access, kind, u64::MAX, 0])?;
-        let Answer::Value(address) = mapped else {
-            return Err(format!("no memory for arguments in process {process}: {mapped}").into());
-        };
-        tracee.arguments.0 = address.cast_unsigned();
-        Ok(tracee)
+        match self.call(c::SYS_mmap, [0, MEMORY_BYTES, access, kind, u64::MAX, 0])? {
+            Answer::Value(address) => Ok(address.cast_unsigned()),
+            answer => Err(format!("no memory for arguments in process {}: {answer}", self.process).into()),
+        }
     }
 
     /// Returns the process id.
@@ -117,6 +119,9 @@ impl Tracee {
 
     /// Writes an argument to the memory of the process and returns its address. The address is valid until [`Tracee::clear`].
     pub(super) fn put(&mut self, bytes: &[u8]) -> Result<u64, Failure> {
+        if self.arguments.0 == 0 {
+            self.arguments.0 = self.map()?;
+        }
         let (start, used) = self.arguments;
         if used + bytes.len() as u64 > MEMORY_BYTES {
             return Err("the arguments exceed their memory".into());
