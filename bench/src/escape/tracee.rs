@@ -77,14 +77,19 @@ impl Tracee {
         ptrace::seize(number, Options::PTRACE_O_EXITKILL)?;
         ptrace::interrupt(number)?;
         wait(number)?;
-        let registers = ptrace::getregs(number)?;
-        // A process that waits has just made a call.
-        let instruction = registers.rip - SYSCALL.len() as u64;
-        let mut found = [0; 2];
-        memory.read_exact_at(&mut found, instruction)?;
-        if found != SYSCALL {
-            return Err(format!("process {process} does not wait").into());
+        let mut registers = ptrace::getregs(number)?;
+        if !is_after_call(&memory, &registers)? {
+            // It was awake. It stops at the begin of its next call, and at the end.
+            for _ in 0..2 {
+                ptrace::syscall(number, None)?;
+                wait(number)?;
+            }
+            registers = ptrace::getregs(number)?;
         }
+        if !is_after_call(&memory, &registers)? {
+            return Err(format!("process {process} makes no calls").into());
+        }
+        let instruction = registers.rip - SYSCALL.len() as u64;
         Ok(Tracee { process: number, registers, instruction, memory, arguments: (0, 0) })
     }
 
@@ -226,6 +231,13 @@ impl Tracee {
         sockets.sort_unstable();
         Ok(sockets)
     }
+}
+
+/// Returns true if the last instruction was a system call.
+fn is_after_call(memory: &File, registers: &user_regs_struct) -> Result<bool, Failure> {
+    let mut found = [0; SYSCALL.len()];
+    memory.read_exact_at(&mut found, registers.rip - SYSCALL.len() as u64)?;
+    Ok(found == SYSCALL)
 }
 
 /// Waits until the process stops or ends. Interrupts a call that waits.
