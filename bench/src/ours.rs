@@ -175,8 +175,8 @@ impl Broker<'_> {
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
             Report::Refused(call) => Err(format!("host {here}: the sandbox refused {call}").into()),
             Report::Trace { .. } | Report::Said { .. } | Report::Received(_) | Report::Warning(_) => Ok(()),
-            Report::Stats(mut stats) => {
-                self.stats[here] = stats.remove(&DRIVER);
+            Report::Stats { stats, .. } => {
+                self.stats[here] = Some(*stats);
                 Ok(())
             }
         }

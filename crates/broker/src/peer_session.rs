@@ -92,6 +92,9 @@ enum Contact {
     },
 }
 
+/// Most console clients that wait for a worker's answer; the oldest one is forgotten.
+const ASKED_MAX: usize = 64;
+
 /// One session with a peer; `D` is the role's part of a driver.
 pub struct PeerSession<D> {
     role: Role,
@@ -190,6 +193,9 @@ impl<D> PeerSession<D> {
     /// Passes words of a console client on to the local partner of a driver. Only an application host does: the device's own host
     /// has the device's own tools.
     pub fn say(&mut self, driver: u32, visitor: u64, words: String) {
+        if self.asked.len() >= ASKED_MAX {
+            self.asked.pop_first();
+        }
         self.asked.insert(visitor);
         self.workers.send(Command::Say { driver, visitor, words });
     }
@@ -209,12 +215,10 @@ impl<D> PeerSession<D> {
             // A worker answers each request once, and no other client.
             Report::Said { visitor, .. } if !self.asked.remove(&visitor) => {}
             Report::Said { visitor, result } => self.answers.push((visitor, Answer::said(result))),
-            Report::Stats(all) => {
-                for (number, stats) in all {
-                    if let Some(driver) = self.drivers.get_mut(&number) {
-                        driver.stats = Some((now(), stats.clone()));
-                        emit(Event::Stats { name: driver.name.clone(), stats: Box::new(stats) });
-                    }
+            Report::Stats { driver, stats } => {
+                if let Some(driver) = self.drivers.get_mut(&driver) {
+                    driver.stats = Some((now(), (*stats).clone()));
+                    emit(Event::Stats { name: driver.name.clone(), stats });
                 }
             }
             Report::Trace { driver, flows } => {
@@ -360,5 +364,31 @@ impl<D> PeerSession<D> {
             drivers,
             ..PeerStatus::of(stats)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_answers_only_a_client_that_asked() {
+        let limits = Limits::default();
+        let link = ControlLink::new(&limits, now());
+        let workers = Workers::new("test".into(), limits);
+        let mut session: PeerSession<()> = PeerSession::new(Role::Application, "peer".into(), link, workers);
+        let answer = |session: &mut PeerSession<()>, visitor| {
+            let report = Report::Said { visitor, result: Ok("text".into()) };
+            session.handle_report(report, &mut |_| ()).unwrap();
+            session.answers.drain(..).map(|(visitor, _)| visitor).collect::<Vec<_>>()
+        };
+        assert_eq!(answer(&mut session, 1), [0; 0], "nobody asked");
+        session.say(3, 1, "words".into());
+        assert_eq!(answer(&mut session, 2), [0; 0], "another client");
+        assert_eq!(answer(&mut session, 1), [1], "the answer");
+        assert_eq!(answer(&mut session, 1), [0; 0], "a second answer");
+        (0..1000).for_each(|visitor| session.say(3, visitor, "words".into()));
+        assert_eq!(session.asked.len(), ASKED_MAX);
+        assert_eq!(answer(&mut session, 999), [999]);
     }
 }

@@ -5,11 +5,20 @@ use contract::Choice;
 use pipeline::{PAIRS_MAX, PairReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use wire::control::FLOWS_MAX;
 
 /// Most figures, drop reasons or choices in one list that a worker reports.
 const LIST_MAX: usize = 1024;
 /// Bytes of the longest text that a worker reports.
 const TEXT_BYTES_MAX: usize = 64 << 10;
+/// Bytes for the figures, choices and error of one stage as JSON: four times those of our largest pair.
+const STAGE_JSON_BYTES: usize = 4 << 10;
+/// Bytes for a list of figures, or for the other parts of a flow, as JSON.
+const LIST_JSON_BYTES: usize = 64 << 10;
+/// Bytes of the longest statistics of one driver as JSON: those of two flows with the longest pipelines, and the figures of the
+/// device and the transport.
+pub const STATS_JSON_BYTES_MAX: usize =
+    FLOWS_MAX * (PAIRS_MAX * STAGE_JSON_BYTES + LIST_JSON_BYTES) + 2 * LIST_JSON_BYTES;
 
 /// Statistics of one driver on one host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -44,6 +53,25 @@ impl DriverStats {
     /// Returns whether a flow has ended at its source, but its sink has not received everything.
     pub fn is_ending(&self) -> bool {
         self.outgoing.iter().chain(&self.incoming).any(|flow| flow.ending)
+    }
+
+    /// Returns the statistics without their lists: those of a driver whose modules exceed the limits.
+    pub fn without_lists(&self) -> DriverStats {
+        let without_lists = |flow: &FlowStats| FlowStats {
+            drops: BTreeMap::new(),
+            stages: Vec::new(),
+            delay_us: flow.delay_us,
+            pipeline: flow.pipeline.clone(),
+            store: flow.store.clone(),
+            ..*flow
+        };
+        DriverStats {
+            outgoing: self.outgoing.as_ref().map(without_lists),
+            incoming: self.incoming.as_ref().map(without_lists),
+            partner: Vec::new(),
+            transport: Vec::new(),
+            ..*self
+        }
     }
 
     /// Returns whether all lists and texts are within their limits and both flows belong to `driver`.

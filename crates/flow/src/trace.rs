@@ -13,11 +13,19 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use wire::control::FLOWS_MAX;
 
 /// Most stamps of one path that wait for a poll.
 const STAMPS_MAX: usize = 8192;
 /// Bytes of the longest name of a pair that a worker reports.
 const PAIR_LABEL_BYTES_MAX: usize = 256;
+/// Bytes of the longest stamp as JSON, with its comma.
+const STAMP_JSON_BYTES: usize = 137;
+/// Bytes for the other numbers of a flow's trace as JSON.
+const FLOW_JSON_BYTES: usize = 1 << 10;
+/// Bytes of the longest trace of one driver as JSON: full rings of both flows. A label has no character that JSON escapes.
+pub const TRACE_JSON_BYTES_MAX: usize =
+    FLOWS_MAX * (STAMPS_MAX * STAMP_JSON_BYTES + PAIRS_MAX * (PAIR_LABEL_BYTES_MAX + 3) + FLOW_JSON_BYTES);
 /// How long tracing continues without a poll.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Shortest time between two records with kernel timestamps: each wakes the loop up to three times.

@@ -28,8 +28,6 @@ pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
 pub(super) const OPTIONS_MAX: usize = 64;
 /// Most pipelines that a driver may have for one direction: the current one, and those requested since.
 pub(super) const OFFERED_MAX: usize = 8;
-/// Bytes of the longest JSON text.
-pub(super) const JSON_BYTES_MAX: usize = 16 << 20;
 
 /// Errors of encoded commands and reports.
 #[derive(Debug, Error)]

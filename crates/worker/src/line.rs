@@ -120,7 +120,7 @@ impl Line {
         if self.descriptors.len() > DESCRIPTORS_MAX {
             return Err(LineError::Descriptors);
         }
-        let frame = next_frame(&mut self.input, self.descriptors.len())?;
+        let frame = next_frame(&mut self.input, self.descriptors.len(), FRAME_BYTES_MAX)?;
         Ok(frame.map(|(bytes, count)| (bytes, self.descriptors.drain(..count).collect())))
     }
 
@@ -150,15 +150,16 @@ impl Line {
 }
 
 /// Takes the next complete frame from received bytes. Returns it with its number of descriptors, of which `descriptors` have
-/// arrived.
+/// arrived. A frame of more than `bytes_max` bytes is an error as soon as its length is known.
 pub(super) fn next_frame(
     input: &mut BytesMut,
     descriptors: usize,
+    bytes_max: usize,
 ) -> Result<Option<(BytesMut, usize)>, LineError> {
     let Some(([a, b, c, d, e, f], _)) = input.split_first_chunk() else { return Ok(None) };
     let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
     let count = usize::from(u16::from_le_bytes([*e, *f]));
-    if length > FRAME_BYTES_MAX {
+    if length > bytes_max {
         return Err(LineError::TooLong(length));
     }
     if input.len() < HEADER_BYTES + length {

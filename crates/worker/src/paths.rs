@@ -331,8 +331,11 @@ impl<C: ControlChannel> Loop<C> {
                 self.outlets.remove(&driver);
             }
             Command::Stats => {
-                let stats = self.drivers.iter_mut().map(|(number, entry)| (*number, entry.stats()));
-                self.backlog.push_back(Report::Stats(stats.collect()));
+                let stats = |(driver, entry): (&u32, &mut Entry)| Report::Stats {
+                    driver: *driver,
+                    stats: Box::new(entry.stats()),
+                };
+                self.backlog.extend(self.drivers.iter_mut().map(stats));
             }
             Command::Trace { driver, one_in } => {
                 if let Some(entry) = self.drivers.get_mut(&driver) {

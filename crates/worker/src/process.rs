@@ -329,7 +329,7 @@ impl ControlChannel for Broker {
         if self.line.is_full() {
             return Err(report);
         }
-        // Only statistics and traces can exceed a frame, and they are sent again later.
+        // No report exceeds a frame.
         let _ = self.line.put(&emit_report(&report), Vec::new());
         Ok(())
     }

@@ -5,11 +5,10 @@ use super::codec::*;
 use super::line::next_frame;
 use bytes::BytesMut;
 use contract::Time;
-use flow::stats::DriverStats;
-use flow::trace::FlowTrace;
+use flow::stats::{DriverStats, STATS_JSON_BYTES_MAX};
+use flow::trace::{FlowTrace, TRACE_JSON_BYTES_MAX};
 use flow::types::{Notice, driver_of};
-use std::collections::BTreeMap;
-use wire::control::FLOWS_MAX;
+use wire::control::{CONTROL_BODY_BYTES_MAX, FLOWS_MAX};
 use wire::{FlowControl, Reader, WireError, Writer};
 
 /// A message from a worker to its broker.
@@ -29,8 +28,13 @@ pub enum Report {
         /// Answer or error text.
         result: Result<String, String>,
     },
-    /// Statistics of all drivers.
-    Stats(BTreeMap<u32, DriverStats>),
+    /// Statistics of one driver.
+    Stats {
+        /// Number of the driver.
+        driver: u32,
+        /// Its statistics.
+        stats: Box<DriverStats>,
+    },
     /// Stamps of one driver's trace.
     Trace {
         /// Number of the driver.
@@ -46,9 +50,16 @@ pub enum Report {
     Refused(String),
 }
 
+/// Bytes of the longest report: a trace. A worker that announces a longer one is killed before the broker reads it.
+pub(super) const REPORT_BYTES_MAX: usize = TRACE_JSON_BYTES_MAX + HEADER_BYTES;
+/// Bytes of a report before its JSON or control message, at most.
+const HEADER_BYTES: usize = 64;
+const _: () = assert!(STATS_JSON_BYTES_MAX <= TRACE_JSON_BYTES_MAX);
+const _: () = assert!(CONTROL_BODY_BYTES_MAX + HEADER_BYTES <= TRACE_JSON_BYTES_MAX);
+
 const NOTICE: u8 = 0;
 const SAID: u8 = 1;
-const ALL_STATS: u8 = 2;
+const STATS: u8 = 2;
 const TRACED: u8 = 3;
 const ALIVE: u8 = 4;
 const WARNING: u8 = 5;
@@ -80,7 +91,7 @@ pub(super) fn emit_report(report: &Report) -> Vec<u8> {
             };
             w.u8(SAID).u64(*visitor).u8(is_answer.into()).text(cut(text));
         }
-        Report::Stats(stats) => drop(w.u8(ALL_STATS).blob(&json(stats))),
+        Report::Stats { driver, stats } => drop(w.u8(STATS).u32(*driver).blob(&stats_json(*driver, stats))),
         Report::Trace { driver, flows } => drop(w.u8(TRACED).u32(*driver).blob(&json(flows))),
         Report::Received(at) => drop(w.u8(ALIVE).u64(at.0)),
         Report::Warning(problem) => drop(w.u8(WARNING).text(cut(problem))),
@@ -94,10 +105,19 @@ fn json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+/// Encodes the statistics of a driver within their limits.
+fn stats_json(driver: u32, stats: &DriverStats) -> Vec<u8> {
+    let all = json(stats);
+    match all.len() <= STATS_JSON_BYTES_MAX && stats.is_within_limits(driver) {
+        true => all,
+        false => json(&stats.without_lists()),
+    }
+}
+
 /// Takes the next report from the bytes that a worker sent; `None` until it is complete. An error explains why the worker can no
 /// longer be trusted. Reports carry no descriptors.
 pub fn next_report(received: &mut BytesMut) -> Result<Option<Report>, String> {
-    match next_frame(received, 0) {
+    match next_frame(received, 0, REPORT_BYTES_MAX) {
         Ok(Some((bytes, _))) => parse_report(&bytes).map(Some).map_err(|error| error.to_string()),
         Ok(None) => Ok(None),
         Err(error) => Err(error.to_string()),
@@ -118,16 +138,17 @@ pub(super) fn parse_report(bytes: &[u8]) -> Parsed<Report> {
             let text = text(r, "answer")?;
             Report::Said { visitor, result: if is_answer { Ok(text) } else { Err(text) } }
         }
-        ALL_STATS => {
-            let all: BTreeMap<u32, DriverStats> = serde_json::from_slice(r.blob("figures", JSON_BYTES_MAX)?)?;
-            if !all.iter().all(|(driver, stats)| stats.is_within_limits(*driver)) {
+        STATS => {
+            let driver = r.u32("driver")?;
+            let stats: Box<DriverStats> = serde_json::from_slice(r.blob("figures", STATS_JSON_BYTES_MAX)?)?;
+            if !stats.is_within_limits(driver) {
                 return Err(CodecError::Excess);
             }
-            Report::Stats(all)
+            Report::Stats { driver, stats }
         }
         TRACED => {
             let driver = r.u32("driver")?;
-            let flows: Vec<FlowTrace> = serde_json::from_slice(r.blob("traces", JSON_BYTES_MAX)?)?;
+            let flows: Vec<FlowTrace> = serde_json::from_slice(r.blob("traces", TRACE_JSON_BYTES_MAX)?)?;
             if flows.len() > FLOWS_MAX || !flows.iter().all(|flow| flow.is_within_limits(driver)) {
                 return Err(CodecError::Excess);
             }

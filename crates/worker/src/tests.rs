@@ -1,10 +1,11 @@
-use super::codec::Begin;
+use super::codec::{Begin, CodecError};
 use super::command::{emit_command, parse_command};
 use super::line::Line;
-use super::report::{emit_report, parse_report};
+use super::report::{REPORT_BYTES_MAX, emit_report, next_report, parse_report};
 use super::{Command, DriverPlan, Report};
+use bytes::BytesMut;
 use contract::{FlowClass, FlowDirection, Format, Half, Offset, Port, Role, SealKeys, Secret, Site, Time};
-use flow::stats::{DriverStats, FlowStats};
+use flow::stats::{DriverStats, FlowStats, STATS_JSON_BYTES_MAX};
 use flow::trace::FlowTrace;
 use flow::types::{FlowPlan, LinkFacts, Notice};
 use hub::endpoint::FarEnd;
@@ -14,13 +15,12 @@ use modules::registry;
 use pipeline::{Origin, Pipeline, Point, Stamp};
 use proptest::prelude::*;
 use session::{Limits, Rates, StoreFull};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use wire::{Control, FlowControl};
+use wire::{Control, FlowControl, Writer};
 
 /// A failing case shows its bytes instead.
 impl fmt::Debug for Command {
@@ -177,7 +177,7 @@ fn reports() -> impl Strategy<Value = Report> {
         }),
         (any::<u64>(), prop::result::maybe_ok(".*", ".*"))
             .prop_map(|(visitor, result)| Report::Said { visitor, result }),
-        any::<u32>().prop_map(|driver| Report::Stats(BTreeMap::from([(driver, Default::default())]))),
+        any::<u32>().prop_map(|driver| Report::Stats { driver, stats: Default::default() }),
         any::<u32>().prop_map(|driver| Report::Trace { driver, flows: Vec::new() }),
         any::<u64>().prop_map(|at| Report::Received(Time(at))),
         ".*".prop_map(Report::Warning),
@@ -271,16 +271,38 @@ fn a_worker_sends_for_its_own_flows_only() {
 
 #[test]
 fn statistics_and_stamps_are_bounded() {
-    let stats = |flow, drops: u32, bytes: usize| {
+    let made = |flow, drops: u32, bytes: usize| {
         let drops = (0..drops).map(|reason| (reason.to_string(), 1)).collect();
         let flow = FlowStats { flow, drops, pipeline: "x".repeat(bytes), ..FlowStats::default() };
-        let stats = DriverStats { outgoing: Some(flow), ..DriverStats::default() };
-        parse_report(&emit_report(&Report::Stats(BTreeMap::from([(3, stats)]))))
+        DriverStats { outgoing: Some(flow), ..DriverStats::default() }
     };
+    // An honest worker omits lists above their limits, so these bytes are those of another one.
+    let with_json = |json: Vec<u8>| {
+        let mut w = Writer::new();
+        w.u8(2).u32(3).blob(&json);
+        parse_report(&w.finish())
+    };
+    let stats = |flow, drops, bytes| with_json(serde_json::to_vec(&made(flow, drops, bytes)).unwrap());
     assert!(stats(7, 1024, 64 << 10).is_ok());
     assert!(stats(5, 1, 1).is_err(), "a flow of another driver");
     assert!(stats(7, 1025, 1).is_err(), "too many reasons");
     assert!(stats(7, 1, (64 << 10) + 1).is_err(), "a long text");
+    // Spaces are valid JSON, so only their number is wrong.
+    let padded = |bytes: usize| {
+        let mut json = serde_json::to_vec(&made(7, 1, 1)).unwrap();
+        json.resize(bytes, b' ');
+        with_json(json)
+    };
+    assert!(padded(STATS_JSON_BYTES_MAX).is_ok());
+    assert!(
+        matches!(padded(STATS_JSON_BYTES_MAX + 1), Err(CodecError::Wire(_))),
+        "refused before it is parsed"
+    );
+    let report = Report::Stats { driver: 3, stats: Box::new(made(7, 1025, 1)) };
+    match parse_report(&emit_report(&report)).unwrap() {
+        Report::Stats { stats, .. } => assert!(stats.outgoing.unwrap().drops.is_empty(), "an honest worker"),
+        other => panic!("{other:?}"),
+    }
 
     let traces = |count, flow, stamps| {
         let plan = FlowPlan {
@@ -294,14 +316,34 @@ fn statistics_and_stamps_are_bounded() {
         };
         let mut trace = flow::trace::begin(NonZeroU32::MIN);
         let mut flow = FlowTrace::new(&plan, Half::Source, &mut trace);
-        let stamp = Stamp { at_ns: 0, mark: 1, point: Point::Read, bytes: 0, number: None };
+        let stamp = Stamp {
+            at_ns: u64::MAX,
+            mark: u32::MAX,
+            point: Point::Waited(u16::MAX),
+            bytes: u32::MAX,
+            number: Some((u32::MAX, u64::MAX)),
+        };
         flow.stamps.stamps = vec![stamp; stamps];
-        parse_report(&emit_report(&Report::Trace { driver: 3, flows: vec![flow; count] }))
+        let report = emit_report(&Report::Trace { driver: 3, flows: vec![flow; count] });
+        assert!(count > 2 || stamps > 8192 || report.len() <= REPORT_BYTES_MAX);
+        parse_report(&report)
     };
     assert!(traces(2, 7, 8192).is_ok());
     assert!(traces(1, 5, 1).is_err(), "a flow of another driver");
     assert!(traces(1, 7, 8193).is_err(), "too many stamps");
     assert!(traces(3, 7, 1).is_err(), "too many flows");
+}
+
+#[test]
+fn a_long_report_is_refused_before_it_arrives() {
+    let announce = |bytes: usize| {
+        let mut received = BytesMut::new();
+        received.extend_from_slice(&(bytes as u32).to_le_bytes());
+        received.extend_from_slice(&[0, 0]);
+        next_report(&mut received)
+    };
+    assert!(matches!(announce(REPORT_BYTES_MAX), Ok(None)), "it has not arrived");
+    assert!(announce(REPORT_BYTES_MAX + 1).is_err());
 }
 
 #[test]
