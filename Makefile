@@ -37,16 +37,20 @@ check: setup
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	cd bench && cargo fmt --check && $(IN_BENCH) cargo clippy --all-targets --locked -- --deny warnings
 	"$$($(DENY))" check licenses bans sources
+	"$$($(DENY))" --manifest-path bench/Cargo.toml --config deny.toml check licenses bans sources
+	"$$($(DENY))" --manifest-path fuzz/Cargo.toml --config deny.toml check bans sources
 
 # Known vulnerabilities and withdrawn versions of dependencies. Needs the public advisory database.
 audit: setup
-	@"$$($(DENY))" check advisories || { echo "audit: an advisory above needs an update of its crate;" \
-	    "without one, https://github.com/RustSec/advisory-db could not be fetched"; exit 1; }
+	@"$$($(DENY))" fetch db || { echo "audit: nothing was checked: the public advisory database" \
+	    "(https://github.com/RustSec/advisory-db) cannot be fetched" >&2; exit 1; }
+	@for part in . bench fuzz; do \
+	    "$$($(DENY))" --manifest-path $$part/Cargo.toml --config deny.toml check advisories || exit 1; done
 
 # The program as it is distributed, with the list of its dependencies (SBOM, CycloneDX) beside it.
 release: setup
 	cargo build --release --locked -p outboard
-	@"$$($(CYCLONEDX))" cyclonedx --quiet --manifest-path crates/cli/Cargo.toml --format json --override-filename outboard.cdx
+	@"$$($(CYCLONEDX))" cyclonedx --quiet --manifest-path crates/cli/Cargo.toml --format json --spec-version 1.5 --override-filename outboard.cdx
 	@mv crates/cli/outboard.cdx.json $(TARGET)/release/ && rm -f $$(git ls-files --others '*/outboard.cdx.json')
 	@ls -l $(addprefix $(TARGET)/release/,outboard outboard.cdx.json)
 
