@@ -518,6 +518,47 @@ tried("share memory", lambda: mmap.mmap(-1, 4096))
         }
     }
 
+    /// As [`launcher`]: locks itself up until it is killed, and says so.
+    #[test]
+    fn locked_process() {
+        if env::var_os("OUTBOARD_TEST_LOCKED").is_none() {
+            return;
+        }
+        lock_up(&[], Refusals::Named).unwrap();
+        rustix::io::write(rustix::stdio::stderr(), b"locked").unwrap();
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+
+    /// A watcher shares the descriptors of its process at first. It must not keep them open: a broker would wait for the end of a
+    /// killed worker.
+    #[test]
+    fn a_process_killed_while_it_locks_itself_up_leaves_no_watcher() {
+        use std::process::{Command, Stdio};
+        let start = || {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.args(["--exact", "confine::tests::locked_process", "--nocapture"]);
+            command.env("OUTBOARD_TEST_LOCKED", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let begun = std::time::Instant::now();
+        let mut first = start();
+        first.stderr.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let locked_after = begun.elapsed();
+        for turn in 0..100 {
+            let mut child = if turn == 0 { std::mem::replace(&mut first, start()) } else { start() };
+            std::thread::sleep(locked_after * (turn % 25) / 20);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // Ends when the last descriptor of the pipe is closed.
+            child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+            child.stderr.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+        }
+        first.kill().unwrap();
+        first.wait().unwrap();
+    }
+
     #[test]
     fn the_filters_compile() {
         let architecture = TargetArch::try_from(env::consts::ARCH).unwrap();

@@ -15,9 +15,10 @@
 use crate::ioctl::answer;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// An instruction of a filter (`bpf(2)`, classic).
 pub use libc::sock_filter as Instruction;
@@ -55,9 +56,10 @@ pub fn apply_watched(
     name: fn(usize) -> Option<&'static str>,
 ) -> io::Result<()> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     let intermediate = fork_with_descriptors(|| {
         // The watcher is no child of the confined program, which may count its children.
-        let _ = fork_with_descriptors(|| watch(theirs.as_raw_fd(), own_filter, name));
+        let _ = fork_with_descriptors(|| watch(theirs.as_raw_fd(), own.as_raw_fd(), own_filter, name));
     })?;
     // SAFETY: the process is a child of this one; no status is asked for.
     answer(unsafe { libc::waitpid(intermediate, std::ptr::null_mut(), 0) })?;
@@ -98,10 +100,15 @@ fn fork_with_descriptors(work: impl FnOnce()) -> io::Result<libc::pid_t> {
     }
 }
 
-/// The watcher. Allocates nothing, and returns only on an error.
-fn watch(line: RawFd, own_filter: &[Instruction], name: fn(usize) -> Option<&'static str>) {
-    // SAFETY: the descriptor stays open: the confined process closes it after the answer, and this process never.
-    let line = unsafe { std::os::fd::BorrowedFd::borrow_raw(line) };
+/// The watcher of `process`, a pidfd. Allocates nothing, and returns only on an error.
+fn watch(line: RawFd, process: RawFd, own_filter: &[Instruction], name: fn(usize) -> Option<&'static str>) {
+    // SAFETY: the descriptors stay open: the confined process closes them after the answer, and this process never.
+    let [line, process] = [line, process].map(|number| unsafe { BorrowedFd::borrow_raw(number) });
+    // With the shared descriptors, this process would hide the end of a confined process that is killed now.
+    let mut waits = [PollFd::new(&line, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut waits, None).is_err() || waits[0].revents().is_empty() {
+        return;
+    }
     let mut number = [0; size_of::<RawFd>()];
     let Ok((4, _)) = recv(line, &mut number[..], RecvFlags::empty()) else { return };
     let listener = RawFd::from_ne_bytes(number);
