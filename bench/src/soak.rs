@@ -62,7 +62,7 @@ pub(crate) fn run(setting: &SoakSetting) -> Result<Value, Failure> {
     let SoakSetting { messages, kills, stages, seed } = *setting;
     // Every other stage receives its messages; the others pass them on where they are.
     let pairs: Vec<_> = (0..stages).map(|stage| [PASSING, HANDLING][stage % 2]).collect();
-    let mut run = Stages::shared(&pairs, SharedRun { spins: true, ..SharedRun::default() })?;
+    let mut run = Stages::shared(&pairs, SharedRun::default())?;
     let mut at: Vec<u64> = (0..kills).map(|kill| random(!seed, kill) % messages.max(1)).collect();
     at.sort_unstable();
     let mut at = at.into_iter().peekable();

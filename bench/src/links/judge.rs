@@ -53,31 +53,12 @@ impl Goal {
 type Ratio = (&'static str, [&'static str; 3], Option<&'static str>, Goal);
 
 /// The ratios of each size.
-const RATIOS: [Ratio; 13] = [
+const RATIOS: [Ratio; 9] = [
     (
         "shm hop / bare futex or eventfd (the lower ratio)",
-        ["hop", "shm, waking", "bare eventfd"],
+        ["hop", "shm", "bare eventfd"],
         Some("bare futex"),
         Goal::AtMost(1.3),
-    ),
-    ("shm hop, spinning / bare spinning", ["hop", "shm, spinning", "bare spinning"], None, Goal::AtMost(2.0)),
-    (
-        "shm hop, spinning / bare spinning, ring",
-        ["hop", "shm, spinning", "bare spinning, ring"],
-        None,
-        Goal::Free,
-    ),
-    (
-        "shm hop, spinning / bare spinning, ring and clock",
-        ["hop", "shm, spinning", "bare spinning, ring and clock"],
-        None,
-        Goal::Free,
-    ),
-    (
-        "shm hop, spinning, handled / bare spinning",
-        ["hop", "shm, spinning, handled", "bare spinning"],
-        None,
-        Goal::Free,
     ),
     ("pipe hop / bare pipe", ["hop", "pipe", "bare pipe"], None, Goal::AtMost(1.3)),
     ("8 stages, pipes / bare splice", ["chain", "pipes", "bare splice"], None, Goal::Free),

@@ -36,8 +36,7 @@ const CALLS: usize = 200_000;
 
 /// The shortest turn.
 const TURN_NS: u64 = 1_000_000;
-/// The pause between turns. A spinning stage spins a moment longer after its last message. Without the pause the next
-/// mechanism takes the processor from it, and the stage stops spinning for a second.
+/// The pause between turns, in which the processes of the last one go to sleep.
 const REST: Duration = Duration::from_millis(1);
 
 #[derive(Args, Debug)]
@@ -65,8 +64,6 @@ pub(crate) struct LinksSetting {
 /// A mechanism that passes a message.
 enum Mechanism {
     Bare(Bare),
-    /// `Bare` with one more clock read per turn, as a path needs.
-    Clocked(Bare),
     /// Outboard's stages. The body is created once, outside the measured time.
     Ours(Stages, Body),
     /// Outboard's stages. Creating and reading the body counts.
@@ -78,7 +75,7 @@ enum Mechanism {
 impl Mechanism {
     fn processes(&self) -> Vec<u32> {
         match self {
-            Mechanism::Bare(chain) | Mechanism::Clocked(chain) => chain.processes().collect(),
+            Mechanism::Bare(chain) => chain.processes().collect(),
             Mechanism::Ours(stages, _) | Mechanism::Whole(stages, _) => {
                 stages.links.iter().filter_map(Process::process_id).collect()
             }
@@ -87,9 +84,9 @@ impl Mechanism {
         }
     }
 
-    fn take_part(&self, is_its_turn: bool) {
-        if let Mechanism::Bare(chain) | Mechanism::Clocked(chain) = self {
-            chain.take_part(is_its_turn);
+    fn begin_turn(&self) {
+        if let Mechanism::Bare(chain) = self {
+            chain.begin_turn();
         }
     }
 
@@ -100,12 +97,6 @@ impl Mechanism {
             Mechanism::Bare(chain) => {
                 let begun = sys::clock::boot_ns();
                 chain.pass()?;
-                Ok(took(begun))
-            }
-            Mechanism::Clocked(chain) => {
-                let begun = sys::clock::boot_ns();
-                chain.pass()?;
-                std::hint::black_box(sys::clock::boot_ns());
                 Ok(took(begun))
             }
             Mechanism::Ours(stages, body) => {
@@ -162,7 +153,6 @@ fn take_turns(
     let mut times = vec![Vec::with_capacity(setting.rounds); mechanisms.len()];
     let mut order: Vec<usize> = (0..mechanisms.len()).collect();
     let mut rng = Rng::new(setting.seed, hops);
-    mechanisms.iter().for_each(|(_, mechanism)| mechanism.take_part(false));
     for round in 0..=setting.rounds {
         // A random order: no mechanism always follows the same other one.
         for place in (1..order.len()).rev() {
@@ -171,11 +161,10 @@ fn take_turns(
         for &index in &order {
             let (_, mechanism) = &mut mechanisms[index];
             let (mut turn, mut warming) = (Times::with_capacity(setting.messages), Times::default());
-            mechanism.take_part(true);
+            mechanism.begin_turn();
             // The first messages of a turn and the first round warm up.
             mechanism.turn(setting.messages / 4, hops, &mut warming)?;
             mechanism.turn(setting.messages, hops, &mut turn)?;
-            mechanism.take_part(false);
             if round > 0 {
                 times[index].push(turn);
             }
@@ -189,15 +178,10 @@ fn take_turns(
 type Make = fn(usize) -> Result<Mechanism, Failure>;
 
 /// One process that passes each message back.
-const HOPS: [(&str, Make); 10] = [
+const HOPS: [(&str, Make); 5] = [
     ("bare eventfd", |size| bare(Medium::Eventfd, 1, size)),
     ("bare futex", |size| bare(Medium::Futex, 1, size)),
-    ("shm, waking", |size| ours(shared(&[PASSING], false)?, size)),
-    ("bare spinning", |size| bare(Medium::Spin, 1, size)),
-    ("bare spinning, ring", |size| bare(Medium::Ring, 1, size)),
-    ("bare spinning, ring and clock", |size| Ok(Mechanism::Clocked(Bare::new(Medium::Ring, 1, size)?))),
-    ("shm, spinning", |size| ours(shared(&[PASSING], true)?, size)),
-    ("shm, spinning, handled", |size| ours(shared(&[HANDLING], true)?, size)),
+    ("shm", |size| ours(shared(&[PASSING])?, size)),
     ("bare pipe", |size| bare(Medium::Pipe, 1, size)),
     ("pipe", |size| ours(Stages::pipes(1)?, size)),
 ];
@@ -206,9 +190,9 @@ const HOPS: [(&str, Make); 10] = [
 const CHAINS: [(&str, Make); 8] = [
     ("bare eventfds", |size| bare(Medium::Eventfd, STAGES, size)),
     ("bare futexes, together", |size| bare(Medium::Together, STAGES, size)),
-    ("shm", |size| ours(shared(&[PASSING; STAGES], true)?, size)),
-    ("shm, handled", |size| ours(shared(&[HANDLING; STAGES], true)?, size)),
-    ("shm, made and read", |size| Ok(Mechanism::Whole(shared(&[HANDLING; STAGES], true)?, size))),
+    ("shm", |size| ours(shared(&[PASSING; STAGES])?, size)),
+    ("shm, handled", |size| ours(shared(&[HANDLING; STAGES])?, size)),
+    ("shm, made and read", |size| Ok(Mechanism::Whole(shared(&[HANDLING; STAGES])?, size))),
     ("bare pipes", |size| bare(Medium::Pipe, STAGES, size)),
     ("bare splice", |size| bare(Medium::Splice, STAGES, size)),
     ("pipes", |size| ours(Stages::pipes(STAGES)?, size)),
@@ -218,8 +202,8 @@ fn bare(medium: Medium, relays: usize, size: usize) -> Result<Mechanism, Failure
     Ok(Mechanism::Bare(Bare::new(medium, relays, size)?))
 }
 
-fn shared(pairs: &[&str], spins: bool) -> Result<Stages, Failure> {
-    Stages::shared(pairs, SharedRun { slots: Some(4), spins, ..SharedRun::default() })
+fn shared(pairs: &[&str]) -> Result<Stages, Failure> {
+    Stages::shared(pairs, SharedRun { slots: Some(4), ..SharedRun::default() })
 }
 
 fn ours(stages: Stages, size: usize) -> Result<Mechanism, Failure> {
@@ -246,7 +230,6 @@ fn wanted(
 /// One process that passes each message back, on the other processor.
 fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
     let mut mechanisms = wanted("hop", &HOPS, size, setting)?;
-    // Pinned after the start: a process that starts on one processor would not spin.
     for process in mechanisms.iter().flat_map(|(_, mechanism)| mechanism.processes()) {
         sys::thread::pin_process_to_cpu(process, 1);
     }

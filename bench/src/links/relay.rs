@@ -4,50 +4,16 @@ use crate::setting::Failure;
 use clap::{Args, ValueEnum};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
-use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::futex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 use sys::memory::{self, Access, Shared};
 
 /// The capacity of a chain's pipes: the largest message fits.
 const PIPE_BYTES: usize = 1 << 20;
 /// Bytes of a cache line. Each word that a process waits for has a line of its own.
 const LINE: usize = 64;
-/// Entries of a ring, one line each, and lines of a whole ring with its two counters.
-const ENTRIES: usize = 64;
-const RING_LINES: usize = ENTRIES + 2;
-/// Bytes of an entry after its number.
-const ENTRY_BYTES: usize = LINE - 8;
-
-/// Writes entry `index` of a ring as `links::shm` does: the bytes, the number, the counter. Then it reads the sleeper's
-/// flag.
-fn put(words: &Shared, ring: usize, index: u32) -> Option<()> {
-    let begin = ring * RING_LINES * LINE;
-    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
-    words.copy_in(entry + 8, &[7; ENTRY_BYTES]);
-    words.word(entry)?.store(u64::from(index) + 1, Ordering::Release);
-    words.word(begin)?.store(u64::from(index) + 1, Ordering::Release);
-    fence(Ordering::SeqCst);
-    std::hint::black_box(words.word(begin + LINE + 8)?.load(Ordering::SeqCst));
-    Some(())
-}
-
-/// Waits for entry `index`, reads it and advances the reader's counter.
-fn take(words: &Shared, ring: usize, index: u32) -> Option<()> {
-    let begin = ring * RING_LINES * LINE;
-    let entry = begin + (2 + index as usize % ENTRIES) * LINE;
-    let number = words.word(entry)?;
-    while number.load(Ordering::Acquire) != u64::from(index) + 1 {
-        std::hint::spin_loop();
-    }
-    let mut bytes = [0; ENTRY_BYTES];
-    words.copy_out(entry + 8, &mut bytes);
-    std::hint::black_box(bytes);
-    words.word(begin + LINE)?.store(u64::from(index) + 1, Ordering::Release);
-    Some(())
-}
 
 /// The medium between two processes of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,10 +24,6 @@ pub(crate) enum Medium {
     Futex,
     /// `Futex` with all relays on one processor. The chain's end spins on its word on the other processor.
     Together,
-    /// A word in shared memory on which the reader spins.
-    Spin,
-    /// The cache lines that a hop of Outboard touches: a ring's entry, on which the reader spins, and its counters.
-    Ring,
     /// Messages through a pipe, read and written.
     Pipe,
     /// Messages through a pipe, spliced.
@@ -126,19 +88,14 @@ impl End {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
         match self.medium {
             Medium::Eventfd => drop(rustix::io::read(&self.input, &mut [0; 8])?),
-            Medium::Futex | Medium::Together | Medium::Spin => {
+            Medium::Futex | Medium::Together => {
                 let word = self.word(self.number)?;
                 while word.load(Ordering::Acquire) == self.at {
                     match self.medium {
                         Medium::Together if self.is_end => std::hint::spin_loop(),
-                        Medium::Spin => std::hint::spin_loop(),
                         _ => drop(futex::wait(word, futex::Flags::empty(), self.at, None)),
                     }
                 }
-                self.at += 1;
-            }
-            Medium::Ring => {
-                take(&self.words, self.number, self.at).ok_or("a ring outside of the memory")?;
                 self.at += 1;
             }
             Medium::Pipe | Medium::Splice => {
@@ -157,17 +114,10 @@ impl End {
     fn send(&self, buffer: &[u8]) -> Result<(), Failure> {
         match self.medium {
             Medium::Eventfd => drop(rustix::io::write(&self.output, &1u64.to_ne_bytes())?),
-            Medium::Futex | Medium::Together | Medium::Spin => {
+            Medium::Futex | Medium::Together => {
                 let word = self.word(self.number + 1)?;
                 word.fetch_add(1, Ordering::Release);
-                if self.medium != Medium::Spin {
-                    futex::wake(word, futex::Flags::empty(), 1)?;
-                }
-            }
-            Medium::Ring => {
-                // The index of the entry that was read last.
-                let put = put(&self.words, self.number + 1, self.at.wrapping_sub(1));
-                put.ok_or("a ring outside of the memory")?;
+                futex::wake(word, futex::Flags::empty(), 1)?;
             }
             Medium::Pipe | Medium::Splice => {
                 let mut written = 0;
@@ -201,7 +151,7 @@ pub(crate) struct Chain {
 impl Chain {
     /// Starts the relays.
     pub(crate) fn new(medium: Medium, relays: usize, size: usize) -> Result<Chain, Failure> {
-        let words = memory::create("words", (relays + 2) * RING_LINES * LINE)?;
+        let words = memory::create("words", (relays + 2) * LINE)?;
         // Media 0 to `relays`: the ends to read and to write.
         let mut links = Vec::new();
         for _ in 0..=relays {
@@ -242,17 +192,11 @@ impl Chain {
         self.relays.iter().map(Child::id)
     }
 
-    /// Prepares the relays for their turn or stops them. Spinning relays run only in their own turn, so that they have a
-    /// processor to themselves. `Together` relays move to the processor that the caller does not use.
-    pub(crate) fn take_part(&self, is_its_turn: bool) {
+    /// Moves `Together` relays to the processor that the caller does not use.
+    pub(crate) fn begin_turn(&self) {
         if self.end.medium == Medium::Together {
             let other = usize::from(rustix::thread::sched_getcpu() == 0);
             self.processes().for_each(|relay| _ = sys::thread::pin_process_to_cpu(relay, other));
-        }
-        let signal = if is_its_turn { Signal::CONT } else { Signal::STOP };
-        for relay in self.relays.iter().filter(|_| matches!(self.end.medium, Medium::Spin | Medium::Ring)) {
-            // A dead relay shows as an error of the next message.
-            let _ = kill_process(Pid::from_child(relay), signal);
         }
     }
 
@@ -260,14 +204,11 @@ impl Chain {
     pub(crate) fn pass(&mut self) -> Result<(), Failure> {
         let End { medium, words, .. } = &self.end;
         match medium {
-            Medium::Futex | Medium::Together | Medium::Spin => {
+            Medium::Futex | Medium::Together => {
                 let word = words.half_word(0).ok_or("no words")?;
                 word.fetch_add(1, Ordering::Release);
-                if *medium != Medium::Spin {
-                    futex::wake(word, futex::Flags::empty(), 1)?;
-                }
+                futex::wake(word, futex::Flags::empty(), 1)?;
             }
-            Medium::Ring => put(words, 0, self.end.at).ok_or("no ring")?,
             _ => self.end.send(&self.buffer)?,
         }
         let mut buffer = std::mem::take(&mut self.buffer);

@@ -118,7 +118,6 @@ fn run_settings(run: &[&PairUse]) -> SharedRun {
     SharedRun {
         slots: running().filter_map(|running| running.slots).max(),
         latency: running().filter_map(|running| running.latency).min(),
-        spins: true,
     }
 }
 

@@ -10,7 +10,6 @@ pub mod event;
 pub mod input;
 pub mod ioctl;
 pub mod listening;
-pub mod load;
 pub mod memory;
 pub mod net;
 pub mod poller;

@@ -30,9 +30,7 @@ use sys::memory::Words;
 const LINE: usize = 8;
 const WORD_BYTES: usize = size_of::<u64>();
 /// `OBSHM` and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x05");
-/// Word of the header that holds the spare-processor flag. Before it are [`MAGIC`] and six sizes.
-const SPARE_CPU: usize = 7;
+const MAGIC: u64 = u64::from_le_bytes(*b"OBSHM\0\0\x06");
 /// Offsets of the words of a process, see the table above.
 const HEAD: usize = 0;
 const TAIL: usize = LINE;
@@ -62,8 +60,6 @@ pub struct Geometry {
     pub ring: usize,
     /// Slots of a region that a process may hold; it copies any further message.
     pub held_max: usize,
-    /// Permission to poll before sleeping: for the host, for a stage.
-    pub spins: [bool; 2],
 }
 
 impl Geometry {
@@ -119,9 +115,8 @@ impl Block {
     /// Initializes a block in [`Geometry::block_bytes`] zero bytes.
     pub fn create(words: Words, geometry: Geometry) -> io::Result<Block> {
         let block = Block::checked(words, geometry)?;
-        let Geometry { stages, slots, slot_bytes, ring, held_max, spins } = geometry;
-        let spins = usize::from(spins[0]) | usize::from(spins[1]) << 1;
-        for (index, value) in [stages, slots, slot_bytes, ring, held_max, spins].into_iter().enumerate() {
+        let Geometry { stages, slots, slot_bytes, ring, held_max } = geometry;
+        for (index, value) in [stages, slots, slot_bytes, ring, held_max].into_iter().enumerate() {
             block.words[index + 1].store(value as u64, Ordering::Relaxed);
         }
         block.words[0].store(MAGIC, Ordering::Release);
@@ -142,14 +137,12 @@ impl Block {
         }
         let size = |index| Ok::<usize, io::Error>(usize::try_from(word(index)?).unwrap_or(usize::MAX));
         // Each word is loaded once: another stage of the run may change it.
-        let spins = word(6)?;
         let geometry = Geometry {
             stages: size(1)?,
             slots: size(2)?,
             slot_bytes: size(3)?,
             ring: size(4)?,
             held_max: size(5)?,
-            spins: [spins & 1 != 0, spins & 2 != 0],
         };
         Block::checked(words, geometry)
     }
@@ -169,18 +162,6 @@ impl Block {
     /// Sizes of the parts of this run.
     pub fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    /// Publishes the host's last measurement: every runnable thread has a processor.
-    pub(super) fn set_spare_cpu(&self, has_spare_cpu: bool) {
-        if self.has_spare_cpu() != has_spare_cpu {
-            self.words[SPARE_CPU].store(has_spare_cpu.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Returns that measurement.
-    pub(super) fn has_spare_cpu(&self) -> bool {
-        self.words[SPARE_CPU].load(Ordering::Relaxed) != 0
     }
 
     /// Index of a word of a process.
@@ -305,8 +286,8 @@ pub struct Producer {
     /// First cache line of the ring.
     first: usize,
     head: u64,
-    /// The last entries, not yet visible to the reader. [`Producer::publish`] stores them in one burst: the reader
-    /// polls the line of the next entry, and each store to a line that it polls fetches the line back.
+    /// The last entries, not yet visible to the reader. [`Producer::publish`] stores them in one burst: a reader that is
+    /// awake looks at the line of the next entry, and each store to a line that it looks at fetches the line back.
     unpublished: SmallVec<[Line; 2]>,
     /// Reader's position, as last seen.
     tail: u64,

@@ -25,22 +25,8 @@ pub enum Forwarded {
 }
 
 impl StageEnd {
-    /// Forwards all messages for which there is room, and polls briefly for more where that pays off. A process
-    /// that calls this must not call `receive` or `send`.
+    /// Forwards all messages for which there is room. A process that calls this must not call `receive` or `send`.
     pub fn forward(&mut self) -> Result<Forwarded, Broken> {
-        let mut passed = self.forward_ready()?;
-        // After a full ring of messages, return: the caller has other work.
-        for _ in 0..self.block.geometry().ring {
-            let has_room = matches!(passed, Forwarded::Nothing | Forwarded::All);
-            if !has_room || self.has_control() || !self.spin_briefly() {
-                break;
-            }
-            passed = self.forward_ready()?;
-        }
-        Ok(passed)
-    }
-
-    fn forward_ready(&mut self) -> Result<Forwarded, Broken> {
         let (mut count, mut has_moved) = (0, self.forward_singles()?);
         let mut passed = if has_moved { Forwarded::All } else { Forwarded::Nothing };
         while let Some((entries, is_end)) = self.whole(count)? {

@@ -4,7 +4,6 @@ use super::arrival;
 use super::block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX};
 use super::entry::{Entry, Line, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
-use super::spin::{CpuLoad, Spin};
 use super::stage_end::push;
 use super::wakeup::ShmWakeup;
 use buffers::Recycler;
@@ -34,14 +33,14 @@ const LARGE_BYTES: usize = 64 << 10;
 const RECYCLED: (usize, usize) = (32, 64 << 20);
 
 /// Computes the sizes of a run whose host sends at most `slots` messages at once.
-pub fn geometry(stages: usize, slots: usize, spins: [bool; 2]) -> Geometry {
+pub fn geometry(stages: usize, slots: usize) -> Geometry {
     let held_max = slots.div_ceil(2).max(2);
     // Slots for messages in flight, for those that each stage keeps, and for bodies made in place.
     let count = (2 * slots + stages * held_max).min(SLOTS_MAX);
     let slot_bytes = (BODY_BYTES_MAX / slots).next_multiple_of(4096).max(SLOT_BYTES_MIN) + SPARE_BYTES;
     // Also room for a message with the most pieces.
     let ring = (2 * count).max(arrival::entries(MESSAGE_PIECES_MAX)).next_power_of_two();
-    Geometry { stages, slots: count, slot_bytes, ring, held_max, spins }
+    Geometry { stages, slots: count, slot_bytes, ring, held_max }
 }
 
 /// An item that came back from the last stage.
@@ -104,13 +103,9 @@ pub struct HostEnd {
     /// A message waits for room in the window.
     waits_for_window: bool,
     memory: Recycler,
-    spin: Spin,
-    cpu_load: CpuLoad,
     sleeps: bool,
     /// Entries were freed since the last check, after a fence, for a stage that waits for room.
     has_consumed: bool,
-    /// Times in a row that input was ready at once, without a sample of the system load.
-    unsampled: u8,
 }
 
 /// Creates the host's region of a run. It outlives the processes: a restarted run uses it again.
@@ -149,11 +144,8 @@ impl HostEnd {
             window: geometry.held_max,
             waits_for_window: false,
             memory: Recycler::new(RECYCLED.0, RECYCLED.1),
-            spin: Spin::new(geometry.spins[0]),
-            cpu_load: CpuLoad::new(),
             sleeps: false,
             has_consumed: false,
-            unsampled: 0,
             slots,
             block,
         };
@@ -479,38 +471,13 @@ impl HostEnd {
         unread.fold((0, 0), |(bytes, messages), sent| (bytes + sent.bytes, messages + 1))
     }
 
-    /// Returns true if the host would poll before it sleeps.
-    pub fn would_spin(&self, now: impl Fn() -> Time) -> bool {
-        self.spin.would_spin(now)
-    }
-
-    /// Returns true if polling currently pays off.
-    pub fn spinning_pays(&self) -> bool {
-        self.spin.pays()
-    }
-
-    /// Prepares to sleep. Returns true if there is input, or room for a waiting message, so the host must not
-    /// sleep. With outstanding messages it polls first, where that has paid off.
-    pub fn go_to_sleep(&mut self, has_outstanding: bool, now: impl Fn() -> Time + Copy) -> bool {
+    /// Prepares to sleep. Returns true if there is input, or room for a waiting message, so the host must not sleep.
+    pub fn go_to_sleep(&mut self) -> bool {
         if std::mem::take(&mut self.has_consumed) {
             fence(Ordering::SeqCst);
             self.wake_waiting();
         }
-        self.unsampled = self.unsampled.wrapping_add(1);
-        if self.unsampled != 0 && (self.input.has_next() || has_outstanding && self.spin_briefly()) {
-            return true;
-        }
-        let HostEnd { input, spin, cpu_load, block, .. } = self;
-        let has_spare_cpu = |at, is_polling| {
-            let has_spare_cpu = cpu_load.has_spare_cpu(at, is_polling);
-            block.set_spare_cpu(has_spare_cpu);
-            has_spare_cpu
-        };
-        if block.geometry().spins[1] {
-            // The stages decide whether to poll by the host's measurement.
-            has_spare_cpu(now(), false);
-        }
-        if has_outstanding && spin.spin(now, |at| has_spare_cpu(at, true), || input.has_next()) {
+        if self.input.has_next() {
             return true;
         }
         self.sleeps = true;
@@ -518,18 +485,11 @@ impl HostEnd {
         self.input.has_next() || self.waits_for_window && self.has_room().unwrap_or(true)
     }
 
-    /// Polls briefly, without reading the clock.
-    fn spin_briefly(&mut self) -> bool {
-        let HostEnd { input, spin, .. } = self;
-        spin.spin_briefly(|| input.has_next())
-    }
-
     /// Call this after waiting.
-    pub fn wake_up(&mut self, now: Time) {
+    pub fn wake_up(&mut self) {
         if std::mem::take(&mut self.sleeps) && self.block.mark_awake(0) {
             self.host_wakeup.clear();
         }
-        self.spin.woke(|| now);
     }
 
     /// Readable when a stage woke the host.

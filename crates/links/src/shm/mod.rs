@@ -36,9 +36,9 @@
 //!   as a latency target allows at the flow's rate, however many slots are free. With `slots=N` alone it uses all
 //!   of them.
 //! - *Wake-ups cost system calls.* A process sets a flag before it sleeps, and another one wakes it through its
-//!   eventfd (`wakeup`). Waking costs nothing while the process is awake. Before it sleeps, a process polls a
-//!   moment longer where that has paid off (`spin`). An entry is one cache line and carries its own sequence
-//!   number, so a reader fetches one line per message.
+//!   eventfd (`wakeup`). Waking costs nothing while the process is awake. No process polls: a hop within a host takes
+//!   microseconds and the network milliseconds, but a process that polls occupies a processor. An entry is one cache
+//!   line and carries its own sequence number, so a reader fetches one line per message.
 //! - *A stage may leave messages unchanged.* Such a stage forwards entries and never builds a message (`forward`).
 //!   The host recognizes an entry that returns unchanged and continues with its own copy of the message
 //!   ([`Returned::Unchanged`]).
@@ -53,7 +53,7 @@
 //!   its flag and then looks for entries; a writer stores an entry and then looks at the flag; each has a fence in
 //!   between ([`Block::mark_asleep`], [`Block::claim_wakeup`]). If both happen at once, at least one sees the
 //!   other. The same holds for waiting for room and freeing room.
-//! - *Relaxed* is used for words that only their own process reads back, and for hints (`held_count`, `set_spare_cpu`).
+//! - *Relaxed* is used for words that only their own process reads back, and for hints (`held_count`).
 //!
 //! # Trust
 //!
@@ -68,7 +68,6 @@ mod entry;
 mod forward;
 mod host_end;
 mod lender;
-mod spin;
 mod stage_end;
 #[cfg(test)]
 mod tests;
@@ -78,5 +77,4 @@ pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_M
 pub use entry::{Entry, PIECES_MAX, Piece};
 pub use forward::Forwarded;
 pub use host_end::{HostEnd, Returned, geometry, slots};
-pub use spin::may_spin;
 pub use stage_end::{Received, StageEnd};

@@ -4,9 +4,8 @@ use super::arrival::{self, Arrival};
 use super::block::{Block, Broken, Consumer, Geometry, Producer};
 use super::entry::{Entry, MESSAGE_PIECES_MAX, PIECES_MAX, Piece};
 use super::lender::Lender;
-use super::spin::Spin;
 use super::wakeup::ShmWakeup;
-use contract::{Body, Message, Port, Time};
+use contract::{Body, Message, Port};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -136,7 +135,6 @@ pub struct StageEnd {
     has_consumed: bool,
     /// Messages were lost before the next one.
     gap_pending: bool,
-    spin: Spin,
     pub(super) sleeps: bool,
     /// The last sleep has consumed the wake-up signal.
     has_consumed_wakeup: bool,
@@ -183,7 +181,6 @@ impl StageEnd {
             can_cover_last: false,
             has_consumed: false,
             gap_pending: false,
-            spin: Spin::new(geometry.spins[1]),
             sleeps: false,
             has_consumed_wakeup: false,
             control_seen: 0,
@@ -424,21 +421,14 @@ impl StageEnd {
     }
 
     /// Prepares to [`StageEnd::sleep`]. Returns true if there is input or control data, so the process must not
-    /// sleep. Polls first, where that has paid off.
-    pub fn go_to_sleep(&mut self, now: fn() -> Time) -> Result<bool, Broken> {
-        let spin_briefly = self.spin_briefly();
-        let StageEnd { input, spin, block, .. } = self;
-        if spin_briefly || spin.spin(now, |_| block.has_spare_cpu(), || input.has_next()) {
+    /// sleep.
+    pub fn go_to_sleep(&mut self) -> Result<bool, Broken> {
+        if self.input.has_next() {
             return Ok(true);
         }
         self.block.mark_asleep(self.process);
         self.sleeps = true;
         Ok(self.has_next()? || self.has_control())
-    }
-
-    /// Polls briefly, without reading the clock. Returns true if there is input.
-    pub(super) fn spin_briefly(&self) -> bool {
-        self.spin.spin_briefly(|| self.input.has_next())
     }
 
     /// Returns true if the control descriptor has data that was not read yet.
@@ -468,14 +458,13 @@ impl StageEnd {
     }
 
     /// Call this after [`StageEnd::sleep`].
-    pub fn wake_up(&mut self, now: fn() -> Time) {
+    pub fn wake_up(&mut self) {
         let has_consumed_wakeup = std::mem::take(&mut self.has_consumed_wakeup);
         if std::mem::take(&mut self.sleeps) && self.block.mark_awake(self.process) && !has_consumed_wakeup {
             // The process that cleared the sleep flag signals the descriptor, perhaps later. Consume that signal
             // now, or it would end the next sleep at once.
             while !self.stage_wakeups[self.process - 1].wait(None) {}
         }
-        self.spin.woke(now);
     }
 }
 

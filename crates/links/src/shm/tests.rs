@@ -14,10 +14,6 @@ use sys::memory::{Access, Shared, Words};
 /// Longest time that a test may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-fn now() -> Time {
-    Time(sys::clock::boot_ns())
-}
-
 /// Work of a stage in a test.
 #[derive(Debug, Clone, Copy)]
 enum Work {
@@ -44,14 +40,14 @@ fn forward(mut stage_end: StageEnd) {
         match stage_end.forward().unwrap() {
             Forwarded::End => return,
             Forwarded::All => {}
-            Forwarded::Nothing if stage_end.go_to_sleep(now).unwrap() => {}
+            Forwarded::Nothing if stage_end.go_to_sleep().unwrap() => {}
             Forwarded::Nothing => stage_end.sleep(Some(WATCHDOG)),
             Forwarded::NoRoom => {
                 stage_end.prepare_sleep();
                 stage_end.sleep(Some(Duration::from_millis(1)));
             }
         }
-        stage_end.wake_up(now);
+        stage_end.wake_up();
     }
 }
 
@@ -141,10 +137,10 @@ fn work(mut stage_end: StageEnd, work: Work) {
                 stage_end.flush().unwrap();
                 if stage_end.is_blocked() {
                     std::thread::sleep(Duration::from_millis(1));
-                } else if !stage_end.go_to_sleep(now).unwrap() {
+                } else if !stage_end.go_to_sleep().unwrap() {
                     stage_end.sleep(Some(WATCHDOG));
                 }
-                stage_end.wake_up(now);
+                stage_end.wake_up();
             }
         }
     }
@@ -152,7 +148,7 @@ fn work(mut stage_end: StageEnd, work: Work) {
 
 /// Sends bodies through stages. Returns the bodies that came out and the last `covers`.
 fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
-    let geometry = host_end::geometry(stages.len(), slots, [true; 2]);
+    let geometry = host_end::geometry(stages.len(), slots);
     let region = host_end::slots(geometry).unwrap();
     let (mut host, descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
     host.window = slots;
@@ -198,11 +194,11 @@ fn run(stages: &[Work], slots: usize, bodies: &[Body]) -> (Vec<Body>, u64) {
                 Returned::End => is_over = true,
             }
         }
-        if !has_moved && !is_over && !host.go_to_sleep(true, now) {
+        if !has_moved && !is_over && !host.go_to_sleep() {
             poller.register(host.wakeup(), true, false);
             poller.wait(Some(Duration::from_millis(5))).unwrap();
         }
-        host.wake_up(now());
+        host.wake_up();
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!((host.slots_held(), region.taken()), (0, 0), "no slot is lost");
@@ -261,7 +257,7 @@ fn forwarding_changes_loses_and_holds_nothing() {
 
 #[test]
 fn a_truncated_or_endless_message_is_not_forwarded() {
-    let geometry = host_end::geometry(2, 2, [true; 2]);
+    let geometry = host_end::geometry(2, 2);
     for (entries, why) in [(1, "truncated"), (100, "too many entries")] {
         let (_host, mut descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
         let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
@@ -278,7 +274,7 @@ fn a_truncated_or_endless_message_is_not_forwarded() {
 
 #[test]
 fn forwarding_without_room_keeps_messages_whole_and_continues_later() {
-    let geometry = host_end::geometry(2, 2, [true; 2]);
+    let geometry = host_end::geometry(2, 2);
     let (mut host, mut descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
     let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
     let (mut input, mut output) = (Producer::new(block.clone(), 0), Consumer::new(block.clone(), 1));
@@ -308,7 +304,7 @@ fn forwarding_without_room_keeps_messages_whole_and_continues_later() {
 
 #[test]
 fn only_an_unchanged_entry_is_reported_as_unchanged() {
-    let geometry = host_end::geometry(1, 4, [true; 2]);
+    let geometry = host_end::geometry(1, 4);
     let (mut host, descriptors) = HostEnd::create(geometry, host_end::slots(geometry).unwrap()).unwrap();
     let block = Arc::new(Block::open(Words::map(&descriptors[0][0]).unwrap()).unwrap());
     let (mut input, mut output) = (Consumer::new(block.clone(), 0), Producer::new(block, 1));
@@ -365,7 +361,7 @@ fn a_message_larger_than_a_slot_takes_several() {
 
 #[test]
 fn forwarded_bodies_and_bodies_made_in_place_are_not_copied() {
-    let geometry = host_end::geometry(1, 2, [true; 2]);
+    let geometry = host_end::geometry(1, 2);
     let region = host_end::slots(geometry).unwrap();
     let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
     let mut stage_end = StageEnd::open(1, descriptors.remove(0).into_iter().map(Ok)).unwrap();
@@ -398,7 +394,7 @@ proptest! {
         scribbles in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0u8..3), 1..60),
         sizes in prop::collection::vec(0usize..3000, 1..10),
     ) {
-        let geometry = host_end::geometry(1, 2, [true; 2]);
+        let geometry = host_end::geometry(1, 2);
         let region = host_end::slots(geometry).unwrap();
         let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
         let block = Words::map(&descriptors[0][0]).unwrap();
@@ -447,7 +443,7 @@ proptest! {
 #[test]
 fn a_stage_that_writes_during_reads_does_no_harm() {
     const ROUNDS: usize = 40;
-    let geometry = host_end::geometry(1, 2, [true; 2]);
+    let geometry = host_end::geometry(1, 2);
     let region = host_end::slots(geometry).unwrap();
     for round in 0..ROUNDS {
         let (mut host, mut descriptors) = HostEnd::create(geometry, region.clone()).unwrap();
@@ -498,7 +494,7 @@ fn a_message_that_changes_after_its_delivery_is_copied_once() {
         Piece { region: 1, slot: 1, offset: 4096, length: 9000 },
         Piece { region: 1, slot: u16::MAX, offset: u32::MAX, length: u32::MAX },
     ];
-    let geometry = host_end::geometry(1, 2, [false; 2]);
+    let geometry = host_end::geometry(1, 2);
     let region = host_end::slots(geometry).unwrap();
     let (mut delivered, mut refused) = (0, 0);
     while delivered < ROUNDS || refused < 10 {

@@ -1,6 +1,5 @@
 //! The processes of a run, and the pipes or shared memory that carry messages to them and back.
 
-use super::cpu_pinning::CpuPinning;
 use super::ledger::{Ledger, ProtocolError};
 use super::member::{Member, MemberEvent, NAMES, Start};
 use super::pipes::Pipes;
@@ -64,7 +63,6 @@ pub(super) struct ProcessGroup {
     // Dropped first: the memory that a stage writes must be unmapped after the stage has gone.
     members: Vec<Member>,
     carrier: Carrier,
-    pinning: CpuPinning,
     set: Arc<PollSet>,
     /// Send the next message only when none is in flight, so that a crash can be attributed to one message.
     pub(super) is_cautious: bool,
@@ -116,7 +114,6 @@ impl ProcessGroup {
 
     fn new(members: Vec<Member>, carrier: Carrier, set: &Arc<PollSet>) -> ProcessGroup {
         ProcessGroup {
-            pinning: CpuPinning::new(),
             members,
             carrier,
             set: set.clone(),
@@ -149,7 +146,7 @@ impl ProcessGroup {
         let has_read = match &mut self.carrier {
             Carrier::Pipes(pipes) => pipes.read(now, false, &mut take).map_err(of_last)?,
             Carrier::Shared(host) => {
-                host.wake_up(now);
+                host.wake_up();
                 let has_read = receive_all(host, &mut take).map_err(of_last)?;
                 if let Some(Broken(problem)) = self.broken.take() {
                     return Err(StageFault { stage: 0, error: ProtocolError(problem) });
@@ -326,21 +323,13 @@ impl ProcessGroup {
         }
     }
 
-    /// Prepares to wait, with this many unfinished inputs. Returns true if there is input after all.
-    pub(super) fn go_to_sleep(&mut self, unfinished: usize, now: impl Fn() -> Time + Copy) -> bool {
+    /// Prepares to wait. Returns true if there is input after all.
+    pub(super) fn go_to_sleep(&mut self) -> bool {
         self.is_awaited = true;
-        let ProcessGroup { carrier: Carrier::Shared(host), pinning, members, .. } = self else {
-            return false;
-        };
-        let is_alone = unfinished == 1;
-        if is_alone && pinning.would_change(true, members) && host.would_spin(now) {
-            pinning.set(true, members);
+        match &mut self.carrier {
+            Carrier::Shared(host) => host.go_to_sleep(),
+            Carrier::Pipes(_) => false,
         }
-        let has_read = host.go_to_sleep(unfinished > 0, now);
-        if !is_alone && unfinished > 0 || !host.spinning_pays() {
-            pinning.set(false, members);
-        }
-        has_read
     }
 }
 

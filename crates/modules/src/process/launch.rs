@@ -8,8 +8,7 @@
 //! |---|---|
 //! | on the socket pair: [`SpawnRequest::Start`] | starts a process; the message carries its handle, standard error, standard input and output if it has them, and its descriptors from 3 on |
 //! | on the socket pair: [`SpawnRequest::Pass`] | sends bytes with descriptors over a Unix socket, without an address; the message carries a handle, the socket and the descriptors |
-//! | on a handle: the number of a processor (`u16`), or [`ANY_CPU`] | sets the affinity of the process |
-//! | on a handle: end of file (`shutdown`, or all copies closed) | kills the process and its group |
+//! | on a handle: end of file (`shutdown`, or all copies closed), or any bytes | kills the process and its group |
 //!
 //! | message from the spawner on a handle, five bytes each | sent |
 //! |---|---|
@@ -20,12 +19,9 @@ use super::member::Start;
 use bytes::BytesMut;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, recv, shutdown, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::Timespec;
 use std::ffi::OsString;
 use std::io;
@@ -43,8 +39,6 @@ pub(super) const REFUSED: u8 = 1;
 pub(super) const ENDED: u8 = 2;
 /// Size of a message on a handle.
 pub(super) const REPLY_BYTES: usize = 5;
-/// Affinity: every processor that the spawner may use.
-pub(super) const ANY_CPU: u16 = u16::MAX;
 /// Longest spawn request.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Timeout for starting a process.
@@ -225,35 +219,6 @@ impl Started {
                 _ => unknown(),
             },
         }
-    }
-
-    /// Binds the process to one processor, or to all of `anywhere`, the affinity of this process.
-    pub(super) fn run_on(&self, processor: Option<u16>, anywhere: &CpuSet) {
-        // The process may have ended, or this process may lack the permission: then nothing changes.
-        let _ = match self {
-            Started::Local(child, _) => set_affinity(Pid::from_child(child), processor, anywhere),
-            Started::Remote(_, handle) => {
-                let word = processor.unwrap_or(ANY_CPU).to_le_bytes();
-                send(handle, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
-            }
-        };
-    }
-}
-
-/// Binds a process to one processor, or to all of `anywhere`.
-pub(super) fn set_affinity(
-    process: Pid,
-    processor: Option<u16>,
-    anywhere: &CpuSet,
-) -> rustix::io::Result<()> {
-    match processor.map(usize::from) {
-        None => sched_setaffinity(Some(process), anywhere),
-        Some(number) if number < CpuSet::MAX_CPU => {
-            let mut one = CpuSet::new();
-            one.set(number);
-            sched_setaffinity(Some(process), &one)
-        }
-        Some(_) => Err(Errno::INVAL),
     }
 }
 

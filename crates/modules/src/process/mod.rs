@@ -55,7 +55,6 @@
 //! A control message between such halves has a tag in front: 0 for the stages' own, 1 for a request to replace the
 //! incarnation that follows (4 bytes).
 
-mod cpu_pinning;
 mod group;
 mod launch;
 mod ledger;
@@ -121,8 +120,6 @@ pub struct SharedRun {
     /// Target for the time that a message is in flight; limits the slots in use. `None`: use all slots if their
     /// number is set, otherwise enough to keep the processes busy.
     pub latency: Option<Duration>,
-    /// Processes may poll a moment before they sleep, where that has paid off.
-    pub spins: bool,
 }
 
 /// The processes of a run, shared by its links.

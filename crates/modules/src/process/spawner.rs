@@ -1,16 +1,13 @@
 //! The broker's side of [`super::launch`]: starts, waits for and kills the processes of a locked worker, and passes
 //! descriptors for it.
 
-use super::launch::{
-    ANY_CPU, ENDED, REFUSED, REPLY_BYTES, STARTED, SpawnRequest, receive, set_affinity, spawn,
-};
+use super::launch::{ENDED, REFUSED, REPLY_BYTES, STARTED, SpawnRequest, receive, spawn};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
 use rustix::process::{Pid, Signal, kill_process_group};
-use rustix::thread::{CpuSet, sched_getaffinity};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,9 +43,8 @@ impl Spawner {
         let (ours, socket) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let allowed = Arc::<Mutex<Vec<AllowedProgram>>>::default();
-        let (poller, anywhere) = (Poller::new()?, sched_getaffinity(None)?);
-        let spawner =
-            SpawnerThread { socket: ours, allowed: allowed.clone(), processes: Vec::new(), poller, anywhere };
+        let (allowed_too, poller) = (allowed.clone(), Poller::new()?);
+        let spawner = SpawnerThread { socket: ours, allowed: allowed_too, processes: Vec::new(), poller };
         std::thread::Builder::new().name("spawner".into()).spawn(move || spawner.run())?;
         Ok(Spawner { allowed, socket })
     }
@@ -91,8 +87,6 @@ pub(super) struct SpawnerThread {
     allowed: Arc<Mutex<Vec<AllowedProgram>>>,
     processes: Vec<Spawned>,
     poller: Poller,
-    /// Affinity of unpinned processes.
-    anywhere: CpuSet,
 }
 
 impl SpawnerThread {
@@ -187,16 +181,7 @@ impl SpawnerThread {
             return false;
         }
         while !*is_released {
-            let mut word = [0; 2];
-            match recv(&*handle, &mut word[..], RecvFlags::DONTWAIT) {
-                Ok((2, _)) => {
-                    let number = u16::from_le_bytes(word);
-                    let _ = set_affinity(
-                        Pid::from_child(child),
-                        (number != ANY_CPU).then_some(number),
-                        &self.anywhere,
-                    );
-                }
+            match recv(&*handle, &mut [0; 1][..], RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 _ => {
@@ -296,8 +281,6 @@ mod tests {
         let program = "sleep 600 & echo up >&2; sleep 600";
         spawner.allow(vec![AllowedProgram { words: words(program), environment: None }]);
         let (mut started, errors) = start(&spawner, program).unwrap();
-        started.run_on(Some(0), &CpuSet::new());
-        started.run_on(None, &CpuSet::new());
         started.kill();
         assert_eq!(wait(&mut started).signal(), Some(9));
         let (second, mut errors) = (start(&spawner, program).unwrap(), std::fs::File::from(errors));

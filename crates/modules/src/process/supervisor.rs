@@ -130,8 +130,7 @@ impl Supervisor {
         let own = |error: io::Error| StageError::Own(format!("cannot create shared memory: {error}"));
         let shared = shared.map(|run| {
             let window = Window::new(run.slots, run.latency, modules.len());
-            let spins = shm::may_spin(run.spins, modules.len());
-            let geometry = shm::geometry(modules.len(), window.most(), spins);
+            let geometry = shm::geometry(modules.len(), window.most());
             Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
         });
         let shared = shared.transpose().map_err(own)?;
@@ -600,9 +599,8 @@ impl Supervisor {
 
     /// Called before the caller waits. Returns true if there is input after all.
     pub(super) fn go_to_sleep(&mut self) -> bool {
-        let unfinished = if self.ledger.is_idle() { 0 } else { self.ledger.unfinished() };
         match &mut self.state {
-            State::Running(group) => group.go_to_sleep(unfinished, || Time(sys::clock::boot_ns())),
+            State::Running(group) => group.go_to_sleep(),
             _ => false,
         }
     }

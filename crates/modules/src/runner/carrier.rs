@@ -205,7 +205,7 @@ impl Carrier {
                 if stage_end.is_blocked() {
                     let has_room = stage_end.wait_for_room().map_err(shared_memory_error)?;
                     wake = Some(if has_room { Time::ZERO } else { now().after(POLL_INTERVAL) });
-                } else if reads && stage_end.go_to_sleep(now).map_err(shared_memory_error)? {
+                } else if reads && stage_end.go_to_sleep().map_err(shared_memory_error)? {
                     wake = Some(Time::ZERO);
                 }
                 return Ok(wake);
@@ -235,7 +235,7 @@ impl Carrier {
     /// Call this after waiting.
     pub(super) fn wake_up(&mut self) {
         if let Carrier::Run(stage_end, _) = self {
-            stage_end.wake_up(now);
+            stage_end.wake_up();
         }
     }
 }

@@ -4,7 +4,6 @@
 use super::carrier::{POLL_INTERVAL, shared_memory_error};
 use super::chain_end::ChainEnd;
 use super::control::Control;
-use crate::now;
 use contract::ServiceError;
 use links::shm::{Forwarded, StageEnd};
 use rustix::io::Errno;
@@ -37,12 +36,12 @@ pub(super) fn forward(mut stage_end: Box<StageEnd>, control: &mut Control) -> Re
         match passed {
             Forwarded::End => return Ok(()),
             Forwarded::All => {}
-            Forwarded::Nothing if stage_end.go_to_sleep(now).map_err(shared_memory_error)? => {}
+            Forwarded::Nothing if stage_end.go_to_sleep().map_err(shared_memory_error)? => {}
             // No notification comes when the control channel has room: poll it.
             Forwarded::Nothing if !is_unsent => stage_end.sleep(None),
             Forwarded::Nothing | Forwarded::NoRoom => stage_end.sleep(Some(POLL_INTERVAL)),
         }
-        stage_end.wake_up(now);
+        stage_end.wake_up();
         has_control = stage_end.take_control();
     }
 }
