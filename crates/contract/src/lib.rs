@@ -13,6 +13,7 @@ mod format;
 mod kind;
 mod link;
 mod message;
+mod nearest;
 mod options;
 mod pair;
 mod partner;
@@ -30,6 +31,7 @@ pub use format::Format;
 pub use kind::{Kind, KindChange};
 pub use link::{Input, Link};
 pub use message::{Attributes, Message};
+pub use nearest::nearest;
 pub use options::{
     ModuleEntry, OptionError, OptionKind, OptionSpec, Options, Scope, Value, agreed, local, parse_value,
 };

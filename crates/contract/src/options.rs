@@ -245,13 +245,21 @@ fn unknown_option(name: &str, specs: &[OptionSpec]) -> OptionError {
 
 /// Parses one value of the kind that `spec` declares.
 pub fn parse_value(spec: &OptionSpec, text: &str) -> Result<Value, OptionError> {
-    let wrong = || OptionError {
-        problem: format!("`{text}` is not a value of `{}`, which takes {}", spec.name, spec.kind),
-    };
     let kind = match spec.kind {
         OptionKind::OrAuto(_) if text == "auto" => return Ok(Value::Auto),
         OptionKind::OrAuto(kind) => *kind,
         kind => kind,
+    };
+    let wrong = || {
+        let unit = match kind {
+            OptionKind::Duration { .. } if text.parse::<f64>().is_ok() => {
+                format!("; its unit is missing: {text}ms or {text}s")
+            }
+            _ => String::new(),
+        };
+        OptionError {
+            problem: format!("`{text}` is not a value of `{}`, which takes {}{unit}", spec.name, spec.kind),
+        }
     };
     let value = match kind {
         OptionKind::Integer { min, max } => {

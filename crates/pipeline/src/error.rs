@@ -48,30 +48,6 @@ impl fmt::Display for PipelineError {
     }
 }
 
-/// Returns the known name that is nearest to `name`, if it is near enough.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    const LONGEST: usize = 32;
-    if name.len() > LONGEST {
-        return None;
-    }
-    let (distance, nearest) = known.map(|candidate| (distance(name, candidate), candidate)).min()?;
-    (distance <= 1 + name.len() / 4).then_some(nearest)
-}
-
-/// Levenshtein distance: characters to insert, delete or replace.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.chars().enumerate() {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,14 +74,5 @@ mod tests {
     #[test]
     fn a_place_inside_a_character_is_shown() {
         assert!(PipelineError::new("é", 1..2, "wrong").to_string().contains('^'));
-    }
-
-    #[test]
-    fn near_names_are_found_and_far_ones_are_not() {
-        let known = || ["compress", "bundle", "buffer"].into_iter();
-        assert_eq!(nearest("comprss", known()), Some("compress"));
-        assert_eq!(nearest("bufer", known()), Some("buffer"));
-        assert_eq!(nearest("teleport", known()), None);
-        assert_eq!(nearest(&"c".repeat(4000), known()), None);
     }
 }

@@ -1,11 +1,11 @@
 //! A pipeline, parsed and checked against a table of pairs.
 
-use crate::error::{PipelineError, nearest};
+use crate::error::PipelineError;
 use crate::outlet::{NamedOutlet, Outlet};
 use crate::syntax::{self, Argument, Call, Spanned};
 use contract::{
     Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, agreed, local,
-    parse_value,
+    nearest, parse_value,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -469,7 +469,12 @@ impl Checker<'_> {
                 return wrong(&place, format!("option `{}` is given twice", spec.name));
             }
             if let Err(error) = parse_value(spec, &argument.value.value) {
-                return wrong(&argument.value.place, error.problem);
+                let meant = match argument.name {
+                    None => option_for(pair, &argument.value.value),
+                    Some(_) => None,
+                };
+                let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+                return wrong(&argument.value.place, error.problem + &meant);
             }
             let list = if is_own(pair, spec.name) { &mut own } else { &mut common };
             list.push((spec.name, &argument.value.value));
@@ -537,4 +542,13 @@ impl Checker<'_> {
         };
         PipelineError::new(self.text, name.place.clone(), problem)
     }
+}
+
+/// Returns `option=value`, with each option that takes a value which the user wrote without a name.
+fn option_for(pair: &dyn Pair, value: &str) -> Option<String> {
+    let takes_any = |spec: &OptionSpec| matches!(spec.kind, OptionKind::Text { .. });
+    let options = pair.options().iter().skip(1).filter(|spec| !takes_any(spec));
+    let options = options.filter(|spec| parse_value(spec, value).is_ok());
+    let options: Vec<_> = options.map(|spec| format!("`{}={value}`", spec.name)).collect();
+    (!options.is_empty()).then(|| options.join(" or "))
 }

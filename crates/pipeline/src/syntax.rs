@@ -118,7 +118,7 @@ impl<'a> Parser<'a> {
                         self.wrong("expected `|` or the end; options follow a pair's name directly, once")
                     );
                 }
-                Some(_) => return Err(self.wrong("expected `|` or the end")),
+                Some(_) => return Err(self.wrong("expected `|` before the next pair, or the end")),
             }
         }
     }
