@@ -415,9 +415,10 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, ServiceErro
 }
 
 /// Derives a device's name from its spec: the last part of a path, or the kind. `evdev:/dev/input/event3` becomes
-/// `event3`, `pattern:rate=5` becomes `pattern`, `x11::0` becomes `x11`.
+/// `event3`, `pattern:rate=5` becomes `pattern`, `x11::0` and `:0` become `x11`.
 fn default_name(spec: &str) -> String {
-    let (kind, rest) = spec.split_once(':').unwrap_or((spec, ""));
+    let spec = registry::with_class(spec, Role::Device);
+    let (kind, rest) = spec.split_once(':').unwrap_or((&spec, ""));
     let target = rest.split(',').next().unwrap_or_default();
     let last = target.rsplit('/').next().unwrap_or_default();
     let is_path = !last.is_empty() && !last.contains(['=', ':']) && !target.contains(' ');
@@ -436,6 +437,9 @@ mod tests {
             ("pattern:rate=5", "pattern"),
             ("pattern", "pattern"),
             ("x11::0", "x11"),
+            (":0", "x11"),
+            ("/dev/ttyUSB0", "ttyUSB0"),
+            ("film.y4m", "film.y4m"),
             ("rfb:192.168.1.5:5900", "rfb"),
             ("exec:cat /etc/hosts", "exec"),
         ] {

@@ -95,12 +95,14 @@ impl Opened {
 #[non_exhaustive]
 pub enum DeviceError {
     /// The class does not have this side.
-    #[error("{class} cannot be {}", match .role { Role::Device => "shared: it is no device", Role::Application => "attached: it is no application side" })]
+    #[error("{class} cannot be {} `{other}`", match .role { Role::Device => "shared, it stands in for a device: share", Role::Application => "attached, it is a device: its stand-in is" })]
     Role {
         /// Name of the class.
         class: &'static str,
         /// The requested side.
         role: Role,
+        /// The class that has this side.
+        other: &'static str,
     },
     /// The target that the user wrote, or the peer's description, is invalid.
     #[error("{what}: {problem}")]

@@ -55,6 +55,9 @@ pub enum PartnerError {
     /// The other side of the connection broke its protocol.
     #[error("the peer broke the protocol: {0}")]
     Peer(String),
+    /// The bytes of a file or stream have another format.
+    #[error("{0}")]
+    Data(String),
     /// A system call failed.
     #[error("{operation}: {error}")]
     Os {

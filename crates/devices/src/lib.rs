@@ -3,6 +3,7 @@
 //! [`DEVICES`] is the table of all classes, and [`spec::parse`] parses `kind:target,option=value`. Help, documentation
 //! and checks use the table. To add a class, add a folder and a line to the table.
 
+pub mod address;
 mod bgrx;
 mod damage;
 pub mod evdev;

@@ -1,17 +1,20 @@
 //! Parses device specifications, `kind:target,option=value`, and checks them against the class.
 
+use crate::address::{advice, path_below_dev, with_class, wrong_side};
 use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
 
-/// Parses and checks a device specification for `role`.
+/// Parses and checks a device specification for `role`. The kind may be left out in front of an obvious address
+/// ([`with_class`]).
 ///
 /// The target extends from the colon to the options at the end: `,name=value`, with the name of an option of the class.
 /// Other commas, and commas inside parentheses, belong to the target. The options of a class without a target follow the
 /// colon directly.
 pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, DeviceSpec), DeviceError> {
-    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-    let class = crate::find(kind).ok_or_else(|| wrong(text, unknown_class(kind)))?;
+    let classed = with_class(text, role);
+    let (kind, rest) = classed.split_once(':').unwrap_or((&classed, ""));
+    let class = crate::find(kind).ok_or_else(|| wrong(text, advice(text, role)))?;
     if !class.has_role(role) {
-        return Err(DeviceError::Role { class: class.name(), role });
+        return Err(wrong_side(class.name(), role));
     }
     let has_target = !class.target().is_empty();
     let (target, given) = match has_target {
@@ -25,10 +28,19 @@ pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, Device
         })?;
         pairs.push(pair);
     }
+    if let Some(path) = path_below_dev(class.name(), target).filter(|_| role == Role::Device) {
+        return Err(wrong(
+            text,
+            format!("the path of a device is absolute; write `{}:{path}`", class.name()),
+        ));
+    }
     let options = Options::check(class.options(), pairs).map_err(|error| wrong(text, error.problem))?;
     if target.is_empty() && has_target && !is_optional(class) {
-        let problem =
+        let mut problem =
             format!("the target after the colon is missing; write `{}:{}`", class.name(), class.target());
+        if role == Role::Device && class.subsystem().is_some() {
+            problem.push_str(", as in the list of `outboard devices`");
+        }
         return Err(wrong(text, problem));
     }
     Ok((class, DeviceSpec { class: class.name().into(), target: target.into(), options }))
@@ -84,31 +96,6 @@ fn wrong(text: &str, problem: String) -> DeviceError {
     DeviceError::Spec { what: format!("`{text}`"), problem }
 }
 
-fn unknown_class(kind: &str) -> String {
-    let names: Vec<_> = crate::DEVICES.iter().map(|class| class.name()).collect();
-    let near = names.iter().map(|name| (distance(kind, name), name)).min().filter(|(far, _)| *far <= 2);
-    match near {
-        Some((_, name)) => format!("there is no device class `{kind}`; did you mean `{name}`?"),
-        None => format!("there is no device class `{kind}`; the classes are: {}", names.join(", ")),
-    }
-}
-
-/// Returns the edit distance of two names (Levenshtein): insertions, deletions and replacements.
-fn distance(from: &str, to: &str) -> usize {
-    // A much longer name is never similar. The limit bounds the work for untrusted text.
-    let from: Vec<char> = from.chars().take(32).collect();
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (i, to_letter) in to.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, from_letter) in from.iter().enumerate() {
-            let replaced = diagonal + usize::from(*from_letter != to_letter);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[from.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,6 +149,9 @@ mod tests {
             ("pattern:size=-1", Role::Device, "takes a size from"),
             ("serial:/dev/x", Role::Application, "cannot be attached"),
             ("pty:/tmp/x", Role::Device, "cannot be shared"),
+            ("serial:ttyUSB0", Role::Device, "write `serial:/dev/ttyUSB0`"),
+            ("evdev:event3", Role::Device, "write `evdev:/dev/input/event3`"),
+            ("evdev", Role::Device, "`outboard devices`"),
         ];
         for (text, role, expected) in cases {
             let refusal = refusal(text, role);

@@ -88,8 +88,13 @@ pub fn check(arguments: &[String]) -> Result<(), String> {
 /// Splits `PAIR[.PORT]=SPEC`.
 fn parse(argument: &str) -> Result<(&'static str, Port, &str), String> {
     let wrong = |problem: String| format!("port `{argument}`: {problem}");
-    let (name, spec) = argument.split_once('=').ok_or_else(|| {
-        wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+    let (name, spec) = argument.split_once('=').ok_or_else(|| match argument.parse::<u16>() {
+        Ok(number) => {
+            wrong(format!("a number is no side port; `--listen [::]:{number}` sets the port of this host"))
+        }
+        Err(_) => {
+            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+        }
     })?;
     let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
     Ok((pair, port, spec.trim()))

@@ -4,6 +4,7 @@ use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, Kind, Opened, Pair, Partner, PartnerError,
     PartnerResult, Role, TransportClass,
 };
+use std::borrow::Cow;
 
 /// All pairs.
 pub fn pairs() -> &'static [&'static dyn Pair] {
@@ -41,6 +42,17 @@ pub fn kind(described: &Description) -> Result<Kind, DeviceError> {
 /// Parses `kind:rest` for one side of a driver.
 pub fn device_spec(text: &str, role: Role) -> Result<DeviceSpec, DeviceError> {
     devices::spec::parse(text, role).map(|(_, spec)| spec)
+}
+
+/// Returns `kind:rest` for a device that is written as an obvious address, such as `/dev/ttyUSB0`; any other text
+/// unchanged.
+pub fn with_class(text: &str, role: Role) -> Cow<'_, str> {
+    devices::address::with_class(text, role)
+}
+
+/// The device class that users call `word`, if that is not its name.
+pub fn class_called(word: &str) -> Option<&'static str> {
+    devices::address::other_name(word, Role::Device)
 }
 
 /// Opens the device that a spec names.

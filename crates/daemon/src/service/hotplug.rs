@@ -4,7 +4,7 @@
 //! name. Devices created by Outboard never match, as the host would share its own attached devices.
 
 use broker::share_words::ShareWords;
-use contract::Listing;
+use contract::{Listing, Role};
 use modules::registry;
 use std::time::Duration;
 use sys::uevent::{Uevent, Uevents};
@@ -15,7 +15,7 @@ pub(super) const LOOKS: [Duration; 4] =
 
 /// Returns whether a `[[share]]` is a rule: its device is a pattern.
 pub fn is_rule(words: &ShareWords) -> bool {
-    words.device.split_once(':').is_some_and(|(class, pattern)| {
+    registry::with_class(&words.device, Role::Device).split_once(':').is_some_and(|(class, pattern)| {
         pattern.contains('*')
             && registry::device_class(class).is_some_and(|class| class.subsystem().is_some())
     })
@@ -32,7 +32,8 @@ pub(super) struct Found {
 
 /// Lists the devices that match a rule now.
 pub(super) fn find(rule: &ShareWords) -> Vec<Found> {
-    let Some((class, pattern)) = rule.device.split_once(':') else { return Vec::new() };
+    let device = registry::with_class(&rule.device, Role::Device);
+    let Some((class, pattern)) = device.split_once(':') else { return Vec::new() };
     let Some(class) = registry::device_class(class) else { return Vec::new() };
     let suits = |listing: &Listing| {
         let target = listing.spec.split_once(':').map_or("", |(_, target)| target);
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn only_classes_that_can_be_listed_have_rules() {
         let rule = |device: &str| is_rule(&ShareWords { device: device.into(), ..ShareWords::default() });
-        assert!(rule("evdev:*") && rule("serial:/dev/ttyUSB*"));
+        assert!(rule("evdev:*") && rule("serial:/dev/ttyUSB*") && rule("/dev/ttyUSB*"));
         assert!(!rule("evdev:/dev/input/event3") && !rule("file:/tmp/*") && !rule("*"));
     }
 }

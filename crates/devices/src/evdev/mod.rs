@@ -25,6 +25,7 @@ mod tests;
 
 pub use properties::Properties;
 
+use crate::address::wrong_side;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
@@ -146,7 +147,7 @@ impl Evdev {
     fn check(&self, role: Role) -> Result<(), DeviceError> {
         match role {
             Role::Device => Ok(()),
-            Role::Application => Err(DeviceError::Role { class: self.name(), role }),
+            Role::Application => Err(wrong_side(self.name(), role)),
         }
     }
 
@@ -197,7 +198,7 @@ impl DeviceClass for Uinput {
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if role != Role::Application {
-            return Err(DeviceError::Role { class: self.name(), role });
+            return Err(wrong_side(self.name(), role));
         }
         let like = like.ok_or_else(|| DeviceError::Spec {
             what: "uinput".into(),

@@ -81,7 +81,7 @@ impl Reader {
     }
 
     fn wrong(&self, problem: impl std::fmt::Display) -> PartnerError {
-        PartnerError::Peer(format!("{}: image {}: {problem}", self.name, self.images))
+        PartnerError::Data(format!("{}: image {}: {problem}", self.name, self.images))
     }
 
     /// Searches the buffer for an image, and reads once if there is none. Returns `false` if the stream has no bytes

@@ -10,6 +10,7 @@ pub(crate) mod tests;
 
 pub use message::{FlowControl, Parity, SerialMessage, Settings, Speed};
 
+use crate::address::wrong_side;
 use crate::plain::{self, os};
 use crate::stream::Channel;
 use application::{PathLink, Terminal};
@@ -181,7 +182,7 @@ impl DeviceClass for Serial {
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         match role {
             Role::Device => open_port(spec, &spec.target),
-            Role::Application => Err(DeviceError::Role { class: self.name(), role }),
+            Role::Application => Err(wrong_side(self.name(), role)),
         }
     }
 
@@ -245,7 +246,7 @@ impl DeviceClass for Pty {
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if role != Role::Application {
-            return Err(DeviceError::Role { class: self.name(), role });
+            return Err(wrong_side(self.name(), role));
         }
         let settings = match like.filter(|like| like.class == Serial.name()) {
             Some(like) => parse_properties(&like.properties)?.0,

@@ -113,7 +113,7 @@ impl Deframer {
     /// message before a fault, returns the fault on every call.
     pub(crate) fn next(&mut self, now: Time) -> PartnerResult<Option<Message>> {
         let Some(bytes) = self.complete.take().and_then(|length| self.held.split_off_front(length)) else {
-            return self.fault.clone().map_or(Ok(None), |fault| Err(PartnerError::Peer(fault)));
+            return self.fault.clone().map_or(Ok(None), |fault| Err(PartnerError::Data(fault)));
         };
         self.searched = 0;
         self.check();
@@ -129,7 +129,7 @@ impl Deframer {
             None if self.frame == Frame::Container => {
                 let left = std::mem::take(&mut self.held).len();
                 let problem = format!("the stream ends {left} bytes into a container");
-                Err(PartnerError::Peer(problem))
+                Err(PartnerError::Data(problem))
             }
             None => Ok(Some(Message::new(now, std::mem::take(&mut self.held)))),
         }

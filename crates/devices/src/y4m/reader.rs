@@ -71,7 +71,7 @@ impl Reader {
     }
 
     fn wrong(&self, problem: impl std::fmt::Display) -> PartnerError {
-        PartnerError::Peer(format!("{}: {problem}", self.name))
+        PartnerError::Data(format!("{}: {problem}", self.name))
     }
 
     /// Processes the first line.
@@ -174,7 +174,7 @@ impl Reader {
             return self.count_read(read);
         }
         match (is_header, self.lines.is_empty()) {
-            (true, _) => Err(self.wrong("it ends within its first line")),
+            (true, _) => Err(self.wrong("it ends within its first line: it is empty or incomplete")),
             (false, false) => Err(self.wrong("it ends within the line before a frame")),
             (false, true) if self.loops && self.frames > 0 => {
                 rustix::fs::seek(&self.channel, SeekFrom::Start(0)).map_err(|error| {

@@ -1,0 +1,384 @@
+//! Devices named by their address alone, such as `/dev/ttyUSB0` or `film.y4m`: the class of an obvious address, and
+//! advice for other words that users try.
+
+use contract::{DeviceError, Role, nearest};
+use std::borrow::Cow;
+
+/// The class of a device, and the class of its stand-in, if the stand-in can have such an address.
+struct Classes {
+    device: &'static str,
+    application: Option<&'static str>,
+}
+
+const fn classes(device: &'static str, application: &'static str) -> Classes {
+    Classes { device, application: Some(application) }
+}
+
+/// Starts of paths that belong to a class.
+const STARTS: &[(&str, Classes)] = &[
+    ("/dev/input/event", Classes { device: "evdev", application: None }),
+    ("/dev/input/by-id/", Classes { device: "evdev", application: None }),
+    ("/dev/input/by-path/", Classes { device: "evdev", application: None }),
+    ("/dev/tty", classes("serial", "pty")),
+    ("/dev/serial/", classes("serial", "pty")),
+    ("/dev/rfcomm", classes("serial", "pty")),
+    ("/dev/pts/", classes("serial", "pty")),
+    ("/dev/video", classes("v4l2", "v4l2")),
+    ("/dev/v4l/", classes("v4l2", "v4l2")),
+    ("/dev/fb", classes("fb", "fb")),
+];
+
+/// Ends of paths that belong to a class.
+const ENDS: &[(&str, Classes)] = &[
+    (".y4m", classes("y4m", "y4m")),
+    (".mjpeg", classes("mjpeg", "mjpeg")),
+    (".mjpg", classes("mjpeg", "mjpeg")),
+];
+
+const DISPLAY: Classes = classes("x11", "window");
+
+/// Devices and their stand-ins that are classes of their own.
+const ONE_SIDED: &[(&str, &str)] =
+    &[("evdev", "uinput"), ("serial", "pty"), ("x11", "window"), ("stdin", "stdout")];
+
+/// Words of users for things that a class carries under another name.
+const OTHER_NAMES: &[(&str, &str)] = &[
+    ("keyboard", "evdev"),
+    ("mouse", "evdev"),
+    ("gamepad", "evdev"),
+    ("joystick", "evdev"),
+    ("input", "evdev"),
+    ("event", "evdev"),
+    ("camera", "v4l2"),
+    ("webcam", "v4l2"),
+    ("cam", "v4l2"),
+    ("video", "v4l2"),
+    ("v4l", "v4l2"),
+    ("tty", "serial"),
+    ("com", "serial"),
+    ("uart", "serial"),
+    ("rs232", "serial"),
+    ("vnc", "rfb"),
+    ("x", "x11"),
+    ("xorg", "x11"),
+    ("screen", "x11"),
+    ("display", "x11"),
+    ("desktop", "x11"),
+    ("monitor", "x11"),
+    ("framebuffer", "fb"),
+    ("cmd", "exec"),
+    ("run", "exec"),
+    ("sh", "exec"),
+    ("socket", "unix"),
+];
+
+/// Things without a class of their own, and the way to share them.
+const WITHOUT_CLASS: &[(&[&str], &str)] = &[
+    (
+        &["usb", "/dev/bus/usb/"],
+        "there is no class for a whole USB device yet: share its function as `evdev:PATH` (keyboard, mouse, gamepad), \
+         `serial:PATH` (serial board) or `v4l2:PATH` (camera); `outboard devices` lists them",
+    ),
+    (
+        &["hidraw", "hid", "/dev/hidraw", "/dev/usb/hiddev"],
+        "there is no class for raw HID reports yet: share the keyboard, mouse or gamepad as `evdev:PATH`; `outboard \
+         devices` lists them",
+    ),
+    (
+        &["/dev/input/js", "/dev/input/mouse", "/dev/input/mice"],
+        "this is an old interface of an input device: share its `/dev/input/event…`; `outboard devices` lists them",
+    ),
+    (
+        &[
+            "audio",
+            "sound",
+            "alsa",
+            "pulse",
+            "pipewire",
+            "mic",
+            "microphone",
+            "speaker",
+            "snd",
+            "/dev/snd/",
+            "/dev/dsp",
+        ],
+        "there is no class for sound yet: programs carry it, `outboard share 'exec:arecord -f cd'` and `outboard attach \
+         HOST/exec --as 'exec:aplay -f cd'`",
+    ),
+    (
+        &[
+            "block",
+            "disk",
+            "nbd",
+            "/dev/sd",
+            "/dev/nvme",
+            "/dev/mmcblk",
+            "/dev/loop",
+            "/dev/disk/",
+            "/dev/sr",
+        ],
+        "there is no class for disks yet: `file:PATH` carries the bytes of one once, from the first to the last",
+    ),
+    (
+        &["gpio", "i2c", "spi", "/dev/gpiochip", "/dev/i2c-", "/dev/spidev"],
+        "there is no class for GPIO, I2C and SPI yet: share a program that uses the pins as `exec:COMMAND`",
+    ),
+    (
+        &["wayland", "wayland-0", "wayland-1"],
+        "there is no class for Wayland screens yet: run a VNC server such as wayvnc, and share it as \
+         `rfb:localhost:5900`",
+    ),
+    (
+        &["rtsp", "http", "https"],
+        "there is no class for media servers: ffmpeg reads them, `ffmpeg -i URL -f yuv4mpegpipe - | outboard share y4m`",
+    ),
+];
+
+/// Ends of compressed films.
+const FILMS: &[&str] = &[".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".h264", ".264", ".h265", ".ts"];
+
+/// Returns `CLASS:ADDRESS` for a device that is written as an obvious address; any other text unchanged.
+pub fn with_class(text: &str, role: Role) -> Cow<'_, str> {
+    match classes_of(text).and_then(|classes| class(classes, role)) {
+        Some(class) => format!("{class}:{text}").into(),
+        None => text.into(),
+    }
+}
+
+fn class(classes: &Classes, role: Role) -> Option<&'static str> {
+    match role {
+        Role::Device => Some(classes.device),
+        Role::Application => classes.application,
+    }
+}
+
+/// Finds the classes of an address. Options may follow it.
+fn classes_of(text: &str) -> Option<&'static Classes> {
+    if is_display(text) {
+        return Some(&DISPLAY);
+    }
+    if is_of_class(text) {
+        return None;
+    }
+    let address = text.split(',').next().unwrap_or_default();
+    let end_of = |address: &str| {
+        let mut ends = ENDS.iter().filter(|(end, _)| address.len() > end.len() && address.ends_with(end));
+        ends.next().map(|(_, classes)| classes)
+    };
+    start_of(address).or_else(|| end_of(address))
+}
+
+fn start_of(path: &str) -> Option<&'static Classes> {
+    STARTS.iter().find(|(start, _)| path.starts_with(start)).map(|(_, classes)| classes)
+}
+
+/// Returns true if the text names a class before its colon.
+fn is_of_class(text: &str) -> bool {
+    crate::find(text.split(':').next().unwrap_or_default()).is_some()
+}
+
+/// `:0` or `:0.0`, an X11 display of this host. A VNC server is `:5900`.
+fn is_display(text: &str) -> bool {
+    let address = text.split(',').next().unwrap_or_default();
+    let Some(numbers) = address.strip_prefix(':') else { return false };
+    let mut numbers = numbers.split('.');
+    let is_number = |text: &str| (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    numbers.next().is_some_and(is_number) && numbers.next().is_none_or(is_number) && numbers.next().is_none()
+}
+
+/// Explains a text without a known class, and gives the text to write.
+pub(crate) fn advice(text: &str, role: Role) -> String {
+    let address = text.split(',').next().unwrap_or_default();
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let is_meant = |word: &&str| match word.starts_with('/') {
+        true => text.starts_with(word),
+        false => kind.eq_ignore_ascii_case(word),
+    };
+    if let Some((_, advice)) =
+        WITHOUT_CLASS.iter().find(|(words, _)| words.iter().any(|word| is_meant(&word)))
+    {
+        return (*advice).into();
+    }
+    if classes_of(text).is_some() {
+        return "the kernel chooses the path of a new input device: write `uinput`".into();
+    }
+    if FILMS.iter().any(|end| address.ends_with(end)) {
+        return film(address, role);
+    }
+    if let Some(place) = rest.strip_prefix("//") {
+        let near = other_name(kind, role).unwrap_or("tcp");
+        return format!("a device is no URL: write `{near}:{place}`");
+    }
+    if rest.parse::<u16>().is_ok() && !kind.is_empty() {
+        return format!(
+            "write `rfb:{text}` for the screen of a VNC server, or `tcp:{text}` for the bytes of a server"
+        );
+    }
+    if kind.is_empty() || address.parse::<u16>().is_ok() {
+        let port = address.trim_start_matches(':');
+        return match role {
+            Role::Device => {
+                format!("write `rfb:localhost:{port}` for the screen of a VNC server on this host")
+            }
+            Role::Application => format!("write `rfb:{port}` for a VNC server on this host"),
+        };
+    }
+    if let Some(path) = below_dev(text).find(|path| start_of(path).is_some()) {
+        return match with_class(&path, role) {
+            Cow::Owned(_) => format!("did you mean `{path}`?"),
+            Cow::Borrowed(_) => advice(&path, role),
+        };
+    }
+    if address.contains('/') || address.starts_with('.') || (rest.is_empty() && address.contains('.')) {
+        return path(address, role);
+    }
+    unknown_class(kind, rest, role)
+}
+
+fn below_dev(name: &str) -> impl Iterator<Item = String> {
+    ["/dev/", "/dev/input/"].into_iter().map(move |directory| format!("{directory}{name}"))
+}
+
+/// The path below `/dev` that `serial:ttyUSB0` means.
+pub(crate) fn path_below_dev(class: &str, target: &str) -> Option<String> {
+    below_dev(target).find(|path| start_of(path).is_some_and(|classes| classes.device == class))
+}
+
+fn film(address: &str, role: Role) -> String {
+    match role {
+        Role::Device => format!(
+            "no class reads a compressed film: `ffmpeg -i {address} -f yuv4mpegpipe - | outboard share y4m` shares its \
+             pictures, and `file:{address}` its bytes"
+        ),
+        Role::Application => format!(
+            "no class writes a compressed film: `--as y4m | ffmpeg -i - {address}` encodes pictures, and `file:{address}` \
+             takes bytes"
+        ),
+    }
+}
+
+/// A path without an obvious class.
+fn path(path: &str, role: Role) -> String {
+    let host = path.split('/').next().unwrap_or_default();
+    let is_remote = !host.is_empty() && !host.starts_with('.') && path.matches('/').count() == 1;
+    match role {
+        Role::Application => format!("write `pty:{path}` for a serial port, or `file:{path}` for a file"),
+        Role::Device if is_remote => format!(
+            "write `file:{path}` for a file of this host; `outboard attach {path}` uses a device of the host `{host}`"
+        ),
+        Role::Device => format!("write `file:{path}` for a file, or `serial:{path}` for a serial port"),
+    }
+}
+
+fn unknown_class(kind: &str, rest: &str, role: Role) -> String {
+    let known = || crate::DEVICES.iter().filter(|class| class.has_role(role)).map(|class| class.name());
+    let target = if rest.is_empty() { String::new() } else { format!(":{rest}") };
+    match other_name(kind, role).or_else(|| nearest(kind, known())) {
+        Some(near) => format!("there is no device class `{kind}`; did you mean `{near}{target}`?"),
+        None => {
+            let known: Vec<_> = known().collect();
+            format!("there is no device class `{kind}`; the classes are: {}", known.join(", "))
+        }
+    }
+}
+
+/// The class that users call `kind`, for this side.
+pub fn other_name(kind: &str, role: Role) -> Option<&'static str> {
+    let (_, device) = OTHER_NAMES.iter().find(|(word, _)| kind.eq_ignore_ascii_case(word))?;
+    let is_one_sided = crate::find(device).is_some_and(|class| !class.has_role(role));
+    if is_one_sided { Some(counterpart(device)) } else { Some(device) }
+}
+
+/// The error for a class that does not have this side.
+pub(crate) fn wrong_side(class: &'static str, role: Role) -> DeviceError {
+    DeviceError::Role { class, role, other: counterpart(class) }
+}
+
+/// The class of the other side, for a class with one side.
+fn counterpart(class: &str) -> &'static str {
+    let of = |(device, application): &(&'static str, &'static str)| match class {
+        class if class == *device => Some(*application),
+        class if class == *application => Some(*device),
+        _ => None,
+    };
+    ONE_SIDED.iter().find_map(of).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::parse;
+
+    #[track_caller]
+    fn class_of(text: &str, role: Role) -> &'static str {
+        parse(text, role).unwrap_or_else(|error| panic!("{text}: {error}")).0.name()
+    }
+
+    #[test]
+    fn obvious_addresses_find_their_class() {
+        for (address, device, application) in [
+            ("/dev/ttyUSB0", "serial", "pty"),
+            ("/dev/ttyS0", "serial", "pty"),
+            ("/dev/serial/by-id/usb-FTDI_FT232R-if00-port0", "serial", "pty"),
+            ("/dev/video0", "v4l2", "v4l2"),
+            ("/dev/v4l/by-path/pci-0000:00:14.0-usb-0:1:1.0-video-index0", "v4l2", "v4l2"),
+            ("/dev/fb0", "fb", "fb"),
+            (":0", "x11", "window"),
+            (":1.0", "x11", "window"),
+            ("film.y4m", "y4m", "y4m"),
+            ("./a,b/x.mjpeg", "mjpeg", "mjpeg"),
+        ] {
+            assert_eq!(class_of(address, Role::Device), device, "{address}");
+            assert_eq!(class_of(address, Role::Application), application, "{address}");
+        }
+        for address in ["/dev/input/event3", "/dev/input/by-path/pci-0000:00:14.0-usb-0:2:1.0-event-kbd"] {
+            assert_eq!(class_of(address, Role::Device), "evdev", "{address}");
+            assert!(advice(address, Role::Application).contains("`uinput`"), "{address}");
+        }
+        assert_eq!(class_of("file:film.y4m", Role::Device), "file", "a class that the user writes counts");
+        let (_, serial) = parse("/dev/ttyUSB0,baud=9600", Role::Device).unwrap();
+        assert_eq!((serial.target.as_str(), serial.options.integer("baud")), ("/dev/ttyUSB0", 9600));
+    }
+
+    #[test]
+    fn advice_names_the_text_to_write() {
+        let (device, application) = (Role::Device, Role::Application);
+        for (text, role, says) in [
+            ("usb:1-2", device, "`evdev:PATH`"),
+            ("hidraw:/dev/hidraw0", device, "no class for raw HID"),
+            ("/dev/hidraw0", device, "no class for raw HID"),
+            ("audio", device, "exec:arecord"),
+            ("/dev/sda", device, "`file:PATH`"),
+            ("/dev/input/js0", device, "/dev/input/event"),
+            ("film.mp4", device, "outboard share y4m"),
+            ("vnc://studio:5901", device, "write `rfb:studio:5901`"),
+            ("localhost:5901", device, "write `rfb:localhost:5901`"),
+            (":5900", application, "write `rfb:5900`"),
+            ("5900", application, "write `rfb:5900`"),
+            ("ttyUSB0", device, "did you mean `/dev/ttyUSB0`?"),
+            ("event3", device, "did you mean `/dev/input/event3`?"),
+            ("event3", application, "write `uinput`"),
+            ("tty:/dev/ttyUSB0", device, "did you mean `serial:/dev/ttyUSB0`?"),
+            ("tty:/tmp/a", application, "did you mean `pty:/tmp/a`?"),
+            ("webcam", device, "did you mean `v4l2`?"),
+            ("/tmp/plc", application, "write `pty:/tmp/plc`"),
+            ("notes.txt", device, "write `file:notes.txt`"),
+            ("studio/plc", device, "`outboard attach studio/plc`"),
+        ] {
+            let advice = advice(text, role);
+            assert!(advice.contains(says), "{text}: {advice}");
+        }
+    }
+
+    #[test]
+    fn every_class_with_one_side_has_a_counterpart() {
+        for class in crate::DEVICES {
+            let sides = [Role::Device, Role::Application].map(|role| class.has_role(role));
+            let has_counterpart = crate::find(counterpart(class.name())).is_some();
+            assert_eq!(has_counterpart, sides != [true, true], "{}", class.name());
+        }
+        for (_, name) in OTHER_NAMES {
+            assert!(crate::find(name).is_some(), "{name}");
+        }
+    }
+}
