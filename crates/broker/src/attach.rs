@@ -15,7 +15,7 @@ use crate::dial::{Dialling, Expected, Over, Patience, greet, is_here};
 use crate::drain::{self, Drain};
 use crate::events::Event;
 use crate::peer_session::{Driver, PeerSession};
-use crate::place::{Confirm, resolve};
+use crate::place::{Confirm, Route, reach, record_place};
 use crate::tracing::Tracing;
 use contract::ServiceError;
 use contract::{Description, FlowDirection, FlowOffer, Kind, Role, Time};
@@ -30,7 +30,7 @@ use pipeline::Pipeline;
 use redial::{ANOTHER_HOST, Redial};
 use session::{Handshake, Limits, Welcomed};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
@@ -195,7 +195,6 @@ impl ApplicationHost {
     ) -> Result<ApplicationHost, ServiceError> {
         let known = request.trust.map(Known::new).transpose()?;
         let target = Target { peer: request.peer, address: request.address };
-        let peers = resolve(&target, known.as_ref().map(Known::peers))?;
         let mut workers = Workers::new("attach".into(), request.limits.clone());
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
         workers.send(Command::Processor { ns_per_second });
@@ -207,7 +206,7 @@ impl ApplicationHost {
         }
         let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
         let link = ControlLink::new(&request.limits, now());
-        let mut common = PeerSession::new(Role::Application, peers[0].to_string(), link, workers);
+        let mut common = PeerSession::new(Role::Application, target.address.clone(), link, workers);
         for (number, target) in (0..).zip(request.targets) {
             let own = AttachedDevice {
                 application: Some(target.application),
@@ -222,7 +221,8 @@ impl ApplicationHost {
         }
         let mut application_host = ApplicationHost {
             target,
-            address: peers[0],
+            // The first connection sets it.
+            address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             common,
             known,
             key: None,
@@ -239,30 +239,32 @@ impl ApplicationHost {
             redial: None,
             redial_at: Time::ZERO,
         };
-        application_host.connect_expected(&peers, confirm)?;
+        application_host.connect_expected(confirm)?;
         Ok(application_host)
     }
 
     /// Makes the first connection, and records a place that the user confirmed or that names its peer.
-    fn connect_expected(
-        &mut self,
-        peers: &[SocketAddr],
-        confirm: &mut Confirm<'_>,
-    ) -> Result<(), ServiceError> {
-        let mut connected = self.connect_first(peers);
+    fn connect_expected(&mut self, confirm: &mut Confirm<'_>) -> Result<(), ServiceError> {
+        let mut connected = self.reach();
         if let (Err(ServiceError::UnrecordedPlace { address, peer, fingerprint }), Some(known)) =
             (&connected, &mut self.known)
             && confirm(address, peer, fingerprint)
         {
             let key = known.peers().required(peer)?.key;
             known.record(&key, address)?;
-            connected = self.connect_first(peers);
+            connected = self.reach();
         }
-        connected?;
-        match (&self.target.peer, &mut self.known, &self.key) {
-            (Some(_), Some(known), Some(key)) => known.record(key, &self.target.address),
+        let ((), route) = connected?;
+        match (&mut self.known, &self.key) {
+            (Some(known), Some(key)) => record_place(known, &self.target, route, (key, self.address)),
             _ => Ok(()),
         }
+    }
+
+    /// Makes the first connection, at any address of the target.
+    fn reach(&mut self) -> Result<((), Route), ServiceError> {
+        let (target, peers) = (self.target.clone(), self.known.as_ref().map(|known| known.peers().clone()));
+        reach(&target, peers.as_ref(), &mut |addresses| self.connect_first(addresses))
     }
 
     /// Serves until all flows have ended or `stop` is raised.

@@ -2,11 +2,12 @@
 
 use crate::control_link::ControlLink;
 use crate::dial::{Expected, Over, Patience, greet, is_here};
-use crate::place::{Confirm, resolve};
+use crate::place::{Confirm, Route, reach, record_place};
 use contract::ServiceError;
 use modules::now;
 use serde::Serialize;
 use session::{Handshake, Limits};
+use std::net::SocketAddr;
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::stop::Stop;
@@ -61,9 +62,9 @@ pub fn browse(
         known.record(&key, address)?;
         stream = connect(target, Some(known), &handshake);
     }
-    let mut stream = stream?;
-    if let (Some(_), Some(known), Some(key)) = (&target.peer, &mut known, stream.peer()) {
-        known.record(&key, address)?;
+    let ((mut stream, at), route) = stream?;
+    if let (Some(known), Some(key)) = (&mut known, stream.peer()) {
+        record_place(known, target, route, (&key, at))?;
     }
     let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
     let mut link = ControlLink::new(&limits, now());
@@ -103,23 +104,27 @@ pub fn browse(
     Ok(())
 }
 
-/// Connects to the first address of the host that answers.
+/// Connects to the host at `target`. Returns the connection and its address.
 fn connect(
     target: &Target,
     known: Option<&Known>,
     handshake: &Handshake,
-) -> Result<ControlStream, ServiceError> {
-    let mut last = Err(ServiceError::Unreachable(format!("{}: the name has no address", target.address)));
-    for peer in resolve(target, known.map(Known::peers))? {
-        let check = |key: &PeerKey| known.map_or(Ok(()), |known| known.expect(target, key, is_here(peer)));
-        let expected = match known {
-            None => Expected::Anyone,
-            Some(known) => Expected::Known(&known.trust, &check),
-        };
-        last = greet(peer, Over::Tcp, &expected, handshake, Patience { connect: PATIENCE, step: PATIENCE });
-        if !matches!(last, Err(ServiceError::Unreachable(_))) {
-            break;
+) -> Result<((ControlStream, SocketAddr), Route), ServiceError> {
+    reach(target, known.map(Known::peers), &mut |addresses| {
+        let mut last = Err(ServiceError::Unreachable(format!("{}: the name has no address", target.address)));
+        for &peer in addresses {
+            let check =
+                |key: &PeerKey| known.map_or(Ok(()), |known| known.expect(target, key, is_here(peer)));
+            let expected = match known {
+                None => Expected::Anyone,
+                Some(known) => Expected::Known(&known.trust, &check),
+            };
+            let patience = Patience { connect: PATIENCE, step: PATIENCE };
+            last = greet(peer, Over::Tcp, &expected, handshake, patience).map(|(stream, _)| (stream, peer));
+            if !matches!(last, Err(ServiceError::Unreachable(_))) {
+                break;
+            }
         }
-    }
-    last.map(|(stream, _)| stream)
+        last
+    })
 }

@@ -2,13 +2,14 @@
 //! asks for it.
 //!
 //! An announcement contains the name of the host and its port, and no device, peer or key. A discovered host is
-//! unauthenticated, so the result is only shown; `attach` verifies the key of the host.
+//! unauthenticated: `find` shows it, and `attach` and `devices` verify the key of the peer that they look for.
 
 use contract::ServiceError;
 use mdns_sd::{IfKind, ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use sys::address::with_port_of;
 
@@ -68,10 +69,8 @@ pub struct Found {
 
 /// Collects announcements from the local network for this time.
 pub fn find(time: Duration) -> Result<Vec<Found>, ServiceError> {
-    let daemon = daemon(None)?;
-    let events = daemon.browse(SERVICE).map_err(failed)?;
-    let (until, mut found) = (Instant::now() + time, BTreeMap::new());
-    while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    let mut found = BTreeMap::new();
+    listen(time, &mut |event| {
         match event {
             ServiceEvent::ServiceResolved(service) if found.len() < HOSTS_MAX => {
                 let host = read(&service);
@@ -80,9 +79,44 @@ pub fn find(time: Duration) -> Result<Vec<Found>, ServiceError> {
             ServiceEvent::ServiceRemoved(_, fullname) => drop(found.remove(&fullname)),
             _ => {}
         }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found.into_values().collect())
+}
+
+/// Passes the addresses of each host that announces itself by one of these names to `take`, for this time or until it
+/// breaks.
+pub(crate) fn find_named(
+    names: &[&str],
+    time: Duration,
+    take: &mut dyn FnMut(&[SocketAddr]) -> ControlFlow<()>,
+) -> Result<(), ServiceError> {
+    let labels: Vec<_> = names.iter().map(|name| label(name)).collect();
+    listen(time, &mut |event| {
+        let ServiceEvent::ServiceResolved(service) = event else { return ControlFlow::Continue(()) };
+        let host = read(&service);
+        // Hosts of one name get a number (RFC 6762, section 9): `studio (2)`.
+        let name = host.name.split(" (").next().unwrap_or_default();
+        if !labels.iter().any(|label| label.eq_ignore_ascii_case(name)) {
+            return ControlFlow::Continue(());
+        }
+        let resolved = host.addresses.iter().filter_map(|address| sys::address::resolve(address).ok());
+        take(&resolved.flatten().collect::<Vec<_>>())
+    })
+}
+
+/// Passes announcements to `take` for this time, or until it breaks.
+fn listen(time: Duration, take: &mut dyn FnMut(ServiceEvent) -> ControlFlow<()>) -> Result<(), ServiceError> {
+    let daemon = daemon(None)?;
+    let events = daemon.browse(SERVICE).map_err(failed)?;
+    let until = Instant::now() + time;
+    while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        if take(event).is_break() {
+            break;
+        }
     }
     let _ = daemon.shutdown();
-    Ok(found.into_values().collect())
+    Ok(())
 }
 
 fn read(service: &ResolvedService) -> Found {

@@ -1,10 +1,14 @@
 //! Hosts on the command line and in run files: `[TRANSPORT://][PEER@]HOST[:PORT]`, and the defaults.
 
-use contract::ServiceError;
+use crate::discovery;
+use contract::{ServiceError, nearest};
 use modules::registry;
+use std::io;
 use std::net::SocketAddr;
-use sys::address::{is_bare_v6, with_port_of};
-use trust::{Peer, Peers, Target};
+use std::ops::ControlFlow;
+use std::time::Duration;
+use sys::address::{host_of, is_bare_v6, with_port_of};
+use trust::{Known, Peer, PeerKey, Peers, Target, Trust};
 
 /// Default port.
 pub const DEFAULT_PORT: u16 = 7845;
@@ -14,6 +18,15 @@ pub const DEFAULT_LISTEN: &str = "[::]:7845";
 pub const DEFAULT_TRANSPORT: &str = "quic";
 /// Fallback if the default transport does not connect.
 pub const FALLBACK_TRANSPORT: &str = "tcp";
+/// The most places of a peer that are tried.
+const PLACES_TRIED: usize = 2;
+/// The most hosts that are tried which announce themselves by the name of a peer: anybody can announce any name.
+const ANNOUNCED_TRIED: usize = 4;
+/// The most addresses of such a host.
+const ADDRESSES_TRIED: usize = 4;
+/// Timeout of the search for a peer on the local network. Hosts answer within a fraction of a second; a lost question is
+/// repeated after one second.
+const DISCOVERY: Duration = Duration::from_secs(2);
 
 /// Splits `[TRANSPORT://]REST` into the transport's name and the rest.
 pub fn split_transport(text: &str) -> Result<(&str, &str), ServiceError> {
@@ -36,31 +49,148 @@ pub fn with_port(host: &str) -> String {
     }
 }
 
-/// Parses `[PEER@]HOST[:PORT]`. `None` if the peer or the host is missing.
+/// Parses `[PEER@]HOST[:PORT]`. `None` if the peer or the host is missing, or the host has another form.
 pub fn parse_target(text: &str) -> Option<Target> {
     let (peer, host) = text.rsplit_once('@').map_or((None, text), |(peer, host)| (Some(peer), host));
-    let is_complete = !host.is_empty() && peer != Some("");
-    is_complete.then(|| Target { peer: peer.map(String::from), address: with_port(host) })
+    let is_complete = !host.is_empty() && peer != Some("") && !host.contains('/');
+    let target = Target { peer: peer.map(String::from), address: with_port(host) };
+    // A colon that is left belongs to a port that is no number.
+    let is_whole = is_bare_v6(target.host()) || !target.host().contains(':');
+    (is_complete && is_whole).then_some(target)
+}
+
+/// Checks that the peer that the target names, if any, is paired.
+pub fn check_peer(target: &Target, trust: Option<&Trust>) -> Result<(), ServiceError> {
+    match (&target.peer, trust) {
+        (None, _) => Ok(()),
+        (Some(peer), Some(trust)) => match trust.peers()?.required(peer) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(ServiceError::Usage(format!(
+                "{error}; a peer stands before the `@`, not a user: `{}` alone is enough",
+                target.host()
+            ))),
+        },
+        (Some(peer), None) => Err(ServiceError::Usage(format!(
+            "`{peer}@` names a peer, but `insecure` does not authenticate peers: use one of the two"
+        ))),
+    }
 }
 
 /// Asks the user about a peer at an address that is not on record: the address, the peer's name and its fingerprint.
 pub type Confirm<'a> = dyn FnMut(&str, &str, &str) -> bool + 'a;
 
-/// Returns the addresses of the target, at least one. A peer's name that does not resolve leads to the places at which
-/// this host last met the peer.
-pub fn resolve(target: &Target, peers: Option<&Peers>) -> Result<Vec<SocketAddr>, ServiceError> {
-    let unreachable = |error| ServiceError::Unreachable(format!("{}: {error}", target.address));
-    let resolved = sys::address::resolve(&target.address).map_err(unreachable);
-    let named = peers.filter(|_| target.peer.is_none()).and_then(|peers| peers.named(target.host()));
-    let (Err(_), Some(Peer { places, address, .. })) = (&resolved, named) else { return resolved };
-    let port = target.address.rsplit_once(':').map_or("", |(_, port)| port);
-    let latest = places.first().map(|place| sys::address::host_of(place));
-    let mut found: Vec<SocketAddr> = Vec::new();
-    for host in latest.into_iter().chain(address.as_deref()) {
-        let met = sys::address::resolve(&with_port_of(host, port)).unwrap_or_default();
-        found.extend(met.iter().filter(|known| !found.contains(known)).collect::<Vec<_>>());
+/// The source of the address at which a host answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// The target, or a record of the peer.
+    Known,
+    /// An announcement on the local network.
+    Announced,
+}
+
+/// Records the place at which a peer answered that the user has named, unless the name leads there anyway.
+pub(crate) fn record_place(
+    known: &mut Known,
+    target: &Target,
+    route: Route,
+    (key, address): (&PeerKey, SocketAddr),
+) -> Result<(), ServiceError> {
+    match (&target.peer, route) {
+        (Some(_), _) => known.record(key, &target.address),
+        (None, Route::Announced) => known.record(key, &address.to_string()),
+        (None, Route::Known) => Ok(()),
     }
-    if found.is_empty() { resolved } else { Ok(found) }
+}
+
+/// Passes the addresses of the target to `connect`.
+///
+/// A peer's name is a host. Its addresses are those of the name, then the places at which this host met the peer. If the
+/// peer answers at none of them, the ones that it announces on the local network follow. `connect` checks the key.
+pub(crate) fn reach<T>(
+    target: &Target,
+    peers: Option<&Peers>,
+    connect: &mut dyn FnMut(&[SocketAddr]) -> Result<T, ServiceError>,
+) -> Result<(T, Route), ServiceError> {
+    let mut by = |route, addresses: &[SocketAddr]| Ok((connect(addresses)?, route));
+    let resolved = sys::address::resolve(&target.address);
+    let Some((peers, peer)) = peers.and_then(|peers| Some((peers, target.named(peers)?))) else {
+        return by(Route::Known, &resolved.map_err(|error| unknown_host(target, peers, &error))?);
+    };
+    let known = addresses_of(target, peer, resolved.unwrap_or_default());
+    let problem = match known.is_empty() {
+        true => format!("no address of the peer `{}` is known", peer.name),
+        false => match by(Route::Known, &known) {
+            Err(ServiceError::Unreachable(problem)) => problem,
+            done => return done,
+        },
+    };
+    let (mut reached, mut tried) = (None, 0);
+    let names: Vec<_> = peers.names_of(peer).collect();
+    // Without multicast DNS, nothing is announced.
+    let _ = discovery::find_named(&names, DISCOVERY, &mut |addresses| {
+        let fresh =
+            addresses.iter().filter(|address| !known.contains(address) && has_port(target, **address));
+        let fresh: Vec<_> = fresh.copied().take(ADDRESSES_TRIED).collect();
+        if fresh.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        tried += 1;
+        match by(Route::Announced, &fresh) {
+            Err(ServiceError::Unreachable(_)) => {}
+            done => reached = Some(done),
+        }
+        match reached.is_some() || tried == ANNOUNCED_TRIED {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    let advice = format!(
+        "; `{}` was not found on the local network: run `outboard share --announce` there, or write {}@ADDRESS",
+        peer.name, peer.name
+    );
+    reached.unwrap_or_else(|| Err(ServiceError::Unreachable(problem + &advice)))
+}
+
+/// Returns the addresses at which a peer may answer: those of its name, and those at which this host met it.
+fn addresses_of(target: &Target, peer: &Peer, resolved: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut found = resolved;
+    let mut add = |place: &str| {
+        for address in sys::address::resolve(place).unwrap_or_default() {
+            if has_port(target, address) && !found.contains(&address) {
+                found.push(address);
+            }
+        }
+    };
+    for place in peer.places.iter().take(PLACES_TRIED) {
+        add(&with_port_of(host_of(place), target.port()));
+        add(place);
+    }
+    if let Some(host) = &peer.address {
+        add(&with_port_of(host, target.port()));
+    }
+    found
+}
+
+/// Returns whether the target permits the port of this address. The default port stands for any.
+fn has_port(target: &Target, address: SocketAddr) -> bool {
+    let port = target.port().parse();
+    port == Ok(DEFAULT_PORT) || port == Ok(address.port())
+}
+
+fn unknown_host(target: &Target, peers: Option<&Peers>, error: &io::Error) -> ServiceError {
+    let host = target.host();
+    // The resolver has failed; other errors name a wrong port or interface.
+    if error.raw_os_error().is_some() || error.kind() == io::ErrorKind::InvalidInput {
+        return ServiceError::Unreachable(format!("{}: {error}", target.address));
+    }
+    let peers = peers.filter(|_| target.peer.is_none());
+    let names: Vec<_> = peers.iter().flat_map(|peers| peers.iter()).map(|peer| peer.name.as_str()).collect();
+    let advice = match (nearest(host, names.iter().copied()), names.is_empty()) {
+        (Some(near), _) => format!("did you mean `{near}`?"),
+        (None, false) => format!("paired hosts: {}", names.join(", ")),
+        (None, true) => "write an address, or pair the hosts with `outboard pair`".into(),
+    };
+    ServiceError::Unreachable(format!("`{host}` is no name of a paired host and has no address; {advice}"))
 }
 
 /// Parses the address that a device host listens on.

@@ -6,6 +6,7 @@ use crate::confirm::confirm_place;
 use crate::output::{Failure, one_line, print, print_json, printable};
 use crate::services::stop_on_signals;
 use broker::discovery;
+use broker::place::check_peer;
 use broker::{Offered, browse, parse_target};
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,17 +21,8 @@ const SECONDS_MAX: f64 = 3600.0;
 pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
     let Some(host) = words.host else { return catalogue::devices(words.json.json) };
     let trust = (!words.insecure).then(Trust::open).transpose()?;
-    let target = parse_target(&host)
-        .ok_or_else(|| Failure::Usage(format!("`{host}` is no host: write [PEER@]HOST[:PORT]")))?;
-    match (&target.peer, &trust) {
-        (Some(peer), Some(trust)) => drop(trust.peers()?.required(peer)?),
-        (Some(peer), None) => {
-            return Err(Failure::Usage(format!(
-                "`{peer}@` names a peer, but --insecure does not authenticate peers: use one of the two"
-            )));
-        }
-        (None, _) => {}
-    }
+    let target = parse_target(&host).ok_or_else(|| Failure::Usage(wrong_host(&host)))?;
+    check_peer(&target, trust.as_ref())?;
     let stop = Stop::new()?;
     if words.watch {
         stop_on_signals(&stop)?;
@@ -49,6 +41,16 @@ pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
     let done = browse(&target, trust, host_name(), watched, &mut confirm, &mut tell);
     told?;
     Ok(done?)
+}
+
+/// Returns the error for a text that is not `HOST`.
+fn wrong_host(text: &str) -> String {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let host = rest.split('/').next().filter(|host| parse_target(host).is_some());
+    match host {
+        Some(host) => format!("`{text}` is no host: `outboard devices {host}` lists the devices of a host"),
+        None => format!("`{text}` is no host: write [PEER@]HOST[:PORT]"),
+    }
 }
 
 fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {

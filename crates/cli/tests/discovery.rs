@@ -5,6 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
+use support::users::{User, pair};
 use support::{PATIENCE, Scratch, Service, command, outboard};
 
 #[test]
@@ -63,5 +64,36 @@ fn an_announced_host_is_found_and_names_no_device() {
         }
         assert!(since.elapsed() < PATIENCE, "{address} is not among {found}");
     }
+    assert_eq!(share.stop(), Some(0));
+}
+
+/// The host is renamed here, and announces the name that it calls itself. Other hosts may announce the same name.
+#[test]
+fn a_peer_is_found_by_its_announcement_and_then_by_its_place() {
+    let (a, b) = (User::new(), User::new());
+    let [_, name] = pair(&a, &b);
+    b.says(&["peers", "rename", &name, "plant"]).done();
+    let (mut share, address) = a.shares("pattern:rate=100", &["--name", "plc", "--announce"]);
+    let since = Instant::now();
+    loop {
+        if share.pending().iter().any(|event| event["event"] == "warning") {
+            return testkit::skip::here("no multicast DNS");
+        }
+        let listed = b.says(&["devices", "plant", "--json"]);
+        if listed.code == Some(0) {
+            assert_eq!(listed.json()[0]["name"], "plc");
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{listed:?}");
+    }
+    assert_eq!(b.peers()[0]["places"], serde_json::json!([address]));
+    assert_eq!(share.stop(), Some(0));
+    // Without an announcement, the place is enough, and `attach` knows the name too.
+    let again = ["share", "pattern:rate=100", "--name", "plc", "--listen", &address];
+    let mut share = a.serves(&again);
+    share.wait("listening");
+    let mut attach = b.serves(&["attach", "plant/plc", "--as", "null"]);
+    assert_eq!(attach.wait("attached")["name"], "plc");
+    assert_eq!(attach.stop(), Some(0));
     assert_eq!(share.stop(), Some(0));
 }

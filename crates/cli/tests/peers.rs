@@ -51,6 +51,24 @@ fn a_peer_does_not_answer_for_another_place() {
     attach(&address).done();
 }
 
+/// Another peer has the place that is on record, so the name leads to it, and the key refuses.
+#[test]
+fn a_name_leads_to_its_places_and_demands_its_key() {
+    let (a, b, c) = two_peers();
+    let (share, address) = a.shares("pattern:rate=100", &["--name", "cam"]);
+    b.says(&["devices", &format!("a@{address}")]).done();
+    b.says(&["devices", "a"]).done();
+    assert_eq!(share.stop(), Some(0));
+    let mut share = c.serves(&["share", "pattern:rate=100", "--name", "cam", "--listen", &address]);
+    share.wait("listening");
+    b.says(&["devices", "a"]).refused(1, &["`c` answers there, and not `a`", "write a@ADDRESS"]);
+    b.says(&["attach", "a/cam", "--as", "null", "--json"]).refused(1, &["`c` answers there, and not `a`"]);
+    // Words that resemble a peer's name, or stand where the name of a peer belongs.
+    b.says(&["devices", "aa"]).refused(1, &["`aa` is no name of a paired host", "did you mean `a`?"]);
+    b.says(&["devices", "root@a"]).refused(2, &["no host called `root`", "`a` alone is enough"]);
+    assert_eq!(share.stop(), Some(0));
+}
+
 /// A terminal on which the program asks.
 fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

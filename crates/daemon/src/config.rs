@@ -17,10 +17,11 @@
 //! metrics = "9845"
 //! ```
 
+use crate::wrong_origin::{is_device, wrong_origin};
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
-use broker::place::{DEFAULT_PORT, FALLBACK_TRANSPORT, parse_target, split_transport};
+use broker::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError};
 use hub::application::ApplicationChoice;
@@ -30,7 +31,7 @@ use pipeline::Joined;
 use serde::Deserialize;
 use std::path::PathBuf;
 use sys::address::host_name;
-use trust::{Target, Trust};
+use trust::Target;
 
 /// Longest line of a run file that an error shows in full.
 const SHOWN_BYTES_MAX: usize = 500;
@@ -249,7 +250,7 @@ impl AttachWords {
             let target =
                 AttachTarget { name, application, pipelines, expect: self.expected(index, &origin)? };
             let known = trust(self.insecure)?;
-            origin.check_peer(known.as_ref())?;
+            check_peer(&origin.target, known.as_ref())?;
             match requests.iter_mut().find(|request| origin.is_of(request)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
@@ -340,26 +341,15 @@ impl<'a> Origin<'a> {
             && request.transport.class.name() == self.transport
     }
 
-    /// Checks that a peer that the target names is paired.
-    fn check_peer(&self, trust: Option<&Trust>) -> Result<(), ServiceError> {
-        match (&self.target.peer, trust) {
-            (None, _) => Ok(()),
-            (Some(peer), Some(trust)) => trust.peers()?.required(peer).map(drop),
-            (Some(peer), None) => Err(ServiceError::Usage(format!(
-                "`{peer}@` names a peer, but `insecure` does not authenticate peers: use one of the two"
-            ))),
-        }
-    }
-
     fn parse(text: &'a str) -> Result<Origin<'a>, ServiceError> {
+        if is_device(text) {
+            return Err(wrong_origin(text));
+        }
         let (transport, rest) = split_transport(text)?;
         let parts = rest.split_once('/').and_then(|(host, name)| Some((parse_target(host)?, name)));
         match parts {
             Some((target, name)) if !name.is_empty() => Ok(Origin { transport, target, name }),
-            _ => Err(ServiceError::Usage(format!(
-                "`{text}` does not name a device of a host: write [TRANSPORT://][PEER@]HOST[:PORT]/NAME, such as \
-                 studio/event3 or udp://studio:{DEFAULT_PORT}/event3"
-            ))),
+            _ => Err(wrong_origin(text)),
         }
     }
 }
@@ -421,8 +411,10 @@ mod tests {
             let target = Target { peer: peer.map(String::from), address: address.into() };
             assert_eq!(Origin::parse(text).unwrap(), Origin { transport, target, name }, "{text}");
         }
-        for wrong in ["studio", "/mouse", "studio/", "", "tcp://", "@studio/mouse", "studio@/mouse"] {
-            assert!(problem(Origin::parse(wrong)).contains("HOST[:PORT]/NAME"), "{wrong}");
+        for wrong in
+            ["studio", "/mouse", "studio/", "", "tcp://", "@studio/mouse", "studio@/mouse", "studio:no/m"]
+        {
+            assert!(problem(Origin::parse(wrong)).contains("does not name a device of a host"), "{wrong}");
         }
         assert!(problem(Origin::parse("smoke://a/b")).contains("there is no transport `smoke`"));
     }

@@ -4,5 +4,6 @@ pub mod config;
 pub mod metrics;
 pub mod module;
 pub mod service;
+mod wrong_origin;
 
 pub use module::run_module;

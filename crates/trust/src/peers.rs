@@ -98,6 +98,12 @@ impl Peers {
         self.peers.iter().find(|peer| peer.name == name)
     }
 
+    /// The present name of this host, and its former names.
+    pub fn names_of<'p>(&'p self, peer: &'p Peer) -> impl Iterator<Item = &'p str> {
+        let former = self.former.iter().filter(|former| former.key == peer.key);
+        std::iter::once(peer.name.as_str()).chain(former.map(|former| former.name.as_str()))
+    }
+
     /// Finds the host with this name. An error lists the names of all hosts.
     pub fn required(&self, name: &str) -> Result<&Peer, ServiceError> {
         self.named(name).ok_or_else(|| self.no_such(name))

@@ -22,6 +22,16 @@ impl Target {
     pub fn host(&self) -> &str {
         host_of(&self.address)
     }
+
+    /// The port.
+    pub fn port(&self) -> &str {
+        self.address.rsplit_once(':').map_or("", |(_, port)| port)
+    }
+
+    /// The peer whose name is the host.
+    pub fn named<'p>(&self, peers: &'p Peers) -> Option<&'p Peer> {
+        if self.peer.is_some() { None } else { peers.named(self.host()) }
+    }
 }
 
 /// Reasons to refuse the key of a host that answers.
