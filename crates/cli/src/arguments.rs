@@ -254,8 +254,9 @@ pub(crate) struct Report {
 
 #[derive(Debug, Args)]
 pub(crate) struct Share {
-    /// Device to share, as CLASS:ADDRESS, such as evdev:/dev/input/event3 (`outboard devices` lists them). With `*`: every
-    /// device that matches, as soon as it is plugged in: 'evdev:*', 'evdev:name=Logitech*', 'serial:/dev/ttyUSB*'
+    /// Device to share, such as /dev/input/event3, /dev/ttyUSB0, :0 or film.y4m; in full CLASS:ADDRESS (`outboard devices`
+    /// lists them). With `*`: every device that matches, as soon as it is plugged in: 'evdev:*', '/dev/ttyUSB*',
+    /// 'evdev:name=Logitech*'
     pub(crate) device: String,
     /// Name of the device for other hosts [default: the last part of DEVICE]
     #[arg(long)]
@@ -350,7 +351,8 @@ pub(crate) struct Attach {
     /// 'NAME:(PIPELINE), ..., synchronize | PIPELINE', with NAME or HOST[:PORT]/NAME for each device
     #[arg(required = true, value_name = "HOST/NAME")]
     pub(crate) from: Vec<String>,
-    /// Local stand-in for the device, as CLASS:ADDRESS; repeat for each device [default: from the device's class]
+    /// Local stand-in for the device, such as pty:/tmp/plc, /dev/video10 or film.y4m; in full CLASS:ADDRESS. Repeat for each
+    /// device [default: from the device's class]
     #[arg(long = "as", value_name = "APPLICATION")]
     pub(crate) applications: Vec<String>,
     /// With --as stdout: write control characters to a terminal, too

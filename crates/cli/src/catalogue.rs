@@ -1,7 +1,7 @@
 //! `devices` and `modules`: lists local devices and the module tables.
 
 use crate::output::{Failure, print, print_json};
-use contract::{FlowDirection, ModuleEntry, OptionSpec, Role, Scope};
+use contract::{FlowDirection, ModuleEntry, OptionSpec, Role, Scope, nearest};
 use modules::registry;
 use serde::Serialize;
 use std::fmt::Write;
@@ -119,17 +119,65 @@ pub(crate) fn modules(name: Option<&str>, json: bool) -> Result<(), Failure> {
     if let Some(name) = name {
         modules.retain(|module| module.name == name);
         if modules.is_empty() {
-            let names: Vec<_> = all_modules().iter().map(|module| module.name).collect();
-            return Err(Failure::Usage(format!(
-                "there is no module `{name}`; modules: {}",
-                names.join(", ")
-            )));
+            return Err(Failure::Usage(unknown_module(name)));
         }
     }
     match (json, name) {
         (true, _) => print_json(&modules),
         (false, None) => print(&overview(&modules)),
         (false, Some(_)) => print(&modules.iter().map(describe).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+/// Words for what a module does, and its name.
+const OTHER_NAMES: &[(&[&str], &str)] = &[
+    (&["jitter", "playout"], "buffer"),
+    (&["batch", "coalesce"], "bundle"),
+    (&["gzip", "zip", "lz4", "compression"], "compress"),
+    (&["h264", "h265", "hevc", "vp8", "vp9", "av1", "codec", "jpeg"], "compress"),
+    (&["crypt", "encryption", "aes", "tls"], "encrypt"),
+    (&["redundancy", "retransmit", "loss"], "fec"),
+    (&["order", "sort"], "reorder"),
+    (&["resize", "resolution"], "scale"),
+    (&["sync", "merge"], "synchronize"),
+    (&["split", "balance", "fanout"], "multiplex"),
+    (&["smooth", "filter"], "average"),
+    (&["cache", "readahead"], "prefetch"),
+    (&["capture", "dump", "log"], "record"),
+    (&["throttle", "drop"], "latest"),
+];
+
+/// Returns the error for a name that no module has: the nearest module, and those whose page contains the word.
+fn unknown_module(name: &str) -> String {
+    let modules = all_modules();
+    let word = name.to_lowercase();
+    let other = OTHER_NAMES.iter().find(|(words, _)| words.contains(&&*word)).map(|(_, module)| *module);
+    let other = other.or_else(|| registry::class_called(&word));
+    let near = other.or_else(|| nearest(&word, modules.iter().map(|module| module.name)));
+    // `H.264`
+    let has_word = |module: &&Module| {
+        let text = format!("{} {}", module.summary, module.doc).to_lowercase().replace('.', "");
+        text.split(|c: char| !c.is_alphanumeric()).any(|known| known == word)
+    };
+    let mut known_by: Vec<_> = modules.iter().filter(has_word).map(|module| module.name).collect();
+    known_by.retain(|module| Some(*module) != near);
+    let names = |names: &[&str]| format!("`{}`", names.join("`, `"));
+    let page = |module: &str| format!("`outboard modules {module}`");
+    match (near, known_by.as_slice()) {
+        (Some(near), []) => format!("there is no module `{name}`; did you mean `{near}`? See {}", page(near)),
+        (Some(near), known_by) => format!(
+            "there is no module `{name}`; did you mean `{near}`? See {}; {} also mention{} it",
+            page(near),
+            names(known_by),
+            if known_by.len() == 1 { "s" } else { "" }
+        ),
+        (None, [first, ..]) => {
+            format!("there is no module `{name}`; {} mention it, see {}", names(&known_by), page(first))
+        }
+        (None, []) => {
+            let all: Vec<_> = modules.iter().map(|module| module.name).collect();
+            format!("there is no module `{name}`; modules: {}", all.join(", "))
+        }
     }
 }
 

@@ -19,14 +19,14 @@ mod shell;
 mod terminal;
 mod top;
 mod trace;
+mod wrong_words;
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::Command;
 use output::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let done = match wrong_words::parse().command {
         Command::Pair(words) => pair::pair(words),
         Command::Peers(words) => pair::peers(words),
         Command::Devices(words) => browse::devices(words),

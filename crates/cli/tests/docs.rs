@@ -18,6 +18,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -30,6 +31,8 @@ use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, outboard, outboard_fed};
 const PAGES: &[&str] = &["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "lab/README.md", "sdk"];
 /// Pages that a command writes.
 const MEASURED: &str = "docs/measurements";
+/// The page of wrong commands with their answers.
+const WRONG_WORDS: &str = "docs/reference/wrong-words.md";
 /// The pages of modules, which `outboard modules` shows.
 const MODULE_PAGES: &str = "crates";
 /// Names of this machine on the pages.
@@ -402,8 +405,24 @@ fn run_page(page: &str) -> Vec<String> {
             }
         }
     }
-    check_prose(page, &prose);
+    if page != WRONG_WORDS {
+        check_prose(page, &prose);
+    }
     skipped
+}
+
+/// Returns the answer of a wrong command as a cell of a table: without the shown text and its wrong place, and without
+/// the hint on help.
+fn answer(printed: &str) -> String {
+    let printed = printed.strip_prefix("outboard: ").or_else(|| printed.strip_prefix("error: "));
+    let is_shown_text = |line: &str| {
+        let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        line.starts_with(' ') && !line.trim().starts_with("tip: ") || number.starts_with(" | ")
+    };
+    let lines = printed.unwrap_or("no error").lines();
+    let lines = lines.filter(|line| !is_shown_text(line) && !line.starts_with("For more information"));
+    let lines: Vec<_> = lines.map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("<br>").replace('|', "\\|").replace('<', "&lt;").replace("&lt;br>", "<br>")
 }
 
 /// Checks the commands in backticks, and the indented ones.
@@ -540,6 +559,44 @@ fn commands_on_pages_run() {
     let mut skipped = skipped.into_inner().unwrap();
     skipped.sort();
     println!("{} commands need more than every machine has:\n{}", skipped.len(), skipped.join("\n"));
+}
+
+/// Runs each command of a row of the form `command | answer | right words`, and checks the words of the right one.
+#[test]
+fn wrong_commands_are_answered_as_the_page_shows() {
+    let page = read(WRONG_WORDS);
+    let site = Site::new(WRONG_WORDS);
+    for block in parse(&page).0 {
+        let file = site.scratch.path(&format!("work/{}", block.words["file"]));
+        fs::write(file, block.code.join("\n") + "\n").unwrap();
+    }
+    for (name, text) in [("film.mjpeg", "not a film\n"), ("film.mp4", ""), ("notes.txt", ""), ("key", "")] {
+        fs::write(site.scratch.path(&format!("work/{name}")), text).unwrap();
+    }
+    fs::set_permissions(site.scratch.path("work/key"), PermissionsExt::from_mode(0o644)).unwrap();
+    let mut answered = String::new();
+    let mut rows = 0;
+    for line in page.lines() {
+        let cells = line.replace("\\|", "\u{0}");
+        let cells: Vec<_> = cells.split('|').map(|cell| cell.trim().replace('\u{0}', "|")).collect();
+        let [_, command, _, right, _] = cells.as_slice() else {
+            answered += &format!("{line}\n");
+            continue;
+        };
+        let Some(command) = command.strip_prefix('`').and_then(|command| command.strip_suffix('`')) else {
+            answered += &format!("{line}\n");
+            continue;
+        };
+        rows += 1;
+        let ended = site.command(&format!("{command} 2>&1")).output().unwrap();
+        assert!(matches!(ended.status.code(), Some(1 | 2)), "{command}: {}", ended.status);
+        let shown = answer(&String::from_utf8_lossy(&ended.stdout));
+        let row = [command, right.as_str()].map(|cell| cell.replace('|', "\\|"));
+        answered += &format!("| `{}` | {shown} | {} |\n", row[0], row[1]);
+        spans(right).into_iter().for_each(|right| check_words(WRONG_WORDS, right));
+    }
+    assert!(rows >= 20, "{rows} rows");
+    assert!(answered == page, "the answers are:\n{answered}");
 }
 
 #[test]

@@ -35,7 +35,8 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
         &["there is no option `colour`", "outboard modules quic"],
     );
     refused(&["connect", "pattern", "file:"], &["write `file:PATH`"]);
-    refused(&["modules", "nul"], &["there is no module `nul`"]);
+    refused(&["modules", "nul"], &["there is no module `nul`; did you mean `null`?"]);
+    refused(&["modules", "h264"], &["`outboard modules compress`", "`v4l2` also mentions it"]);
     refused(&["demo", "--link", "delay=soon"], &["delay=soon"]);
     refused(&["demo", "--via", "bufer"], &["did you mean `buffer`?"]);
     refused(&["completions", "tosh"], &["tosh"]);
