@@ -1,7 +1,8 @@
 //! Devices named by their address alone, such as `/dev/ttyUSB0` or `film.y4m`: the class of an obvious address, and
 //! advice for other words that users try.
 
-use contract::{DeviceError, Role, nearest};
+use crate::side::counterpart;
+use contract::{Role, nearest};
 use std::borrow::Cow;
 
 /// The class of a device, and the class of its stand-in, if the stand-in can have such an address.
@@ -36,10 +37,6 @@ const ENDS: &[(&str, Classes)] = &[
 ];
 
 const DISPLAY: Classes = classes("x11", "window");
-
-/// Devices and their stand-ins that are classes of their own.
-const ONE_SIDED: &[(&str, &str)] =
-    &[("evdev", "uinput"), ("serial", "pty"), ("x11", "window"), ("stdin", "stdout")];
 
 /// Words of users for things that a class carries under another name.
 const OTHER_NAMES: &[(&str, &str)] = &[
@@ -194,9 +191,7 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
         true => text.starts_with(word),
         false => kind.eq_ignore_ascii_case(word),
     };
-    if let Some((_, advice)) =
-        WITHOUT_CLASS.iter().find(|(words, _)| words.iter().any(|word| is_meant(&word)))
-    {
+    if let Some((_, advice)) = WITHOUT_CLASS.iter().find(|(words, _)| words.iter().any(is_meant)) {
         return (*advice).into();
     }
     if classes_of(text).is_some() {
@@ -274,7 +269,14 @@ fn unknown_class(kind: &str, rest: &str, role: Role) -> String {
     let known = || crate::DEVICES.iter().filter(|class| class.has_role(role)).map(|class| class.name());
     let target = if rest.is_empty() { String::new() } else { format!(":{rest}") };
     match other_name(kind, role).or_else(|| nearest(kind, known())) {
-        Some(near) => format!("there is no device class `{kind}`; did you mean `{near}{target}`?"),
+        Some(near) => {
+            let is_listed = crate::find(near).is_some_and(|class| class.subsystem().is_some());
+            let list = match role == Role::Device && rest.is_empty() && is_listed {
+                true => " `outboard devices` lists the devices",
+                false => "",
+            };
+            format!("there is no device class `{kind}`; did you mean `{near}{target}`?{list}")
+        }
         None => {
             let known: Vec<_> = known().collect();
             format!("there is no device class `{kind}`; the classes are: {}", known.join(", "))
@@ -287,21 +289,6 @@ pub fn other_name(kind: &str, role: Role) -> Option<&'static str> {
     let (_, device) = OTHER_NAMES.iter().find(|(word, _)| kind.eq_ignore_ascii_case(word))?;
     let is_one_sided = crate::find(device).is_some_and(|class| !class.has_role(role));
     if is_one_sided { Some(counterpart(device)) } else { Some(device) }
-}
-
-/// The error for a class that does not have this side.
-pub(crate) fn wrong_side(class: &'static str, role: Role) -> DeviceError {
-    DeviceError::Role { class, role, other: counterpart(class) }
-}
-
-/// The class of the other side, for a class with one side.
-fn counterpart(class: &str) -> &'static str {
-    let of = |(device, application): &(&'static str, &'static str)| match class {
-        class if class == *device => Some(*application),
-        class if class == *application => Some(*device),
-        _ => None,
-    };
-    ONE_SIDED.iter().find_map(of).unwrap_or_default()
 }
 
 #[cfg(test)]

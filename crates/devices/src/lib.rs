@@ -19,6 +19,7 @@ mod pixels;
 mod plain;
 pub mod rfb;
 pub mod serial;
+mod side;
 pub mod socket;
 pub mod spec;
 pub mod stdio;

@@ -1,6 +1,7 @@
 //! Parses device specifications, `kind:target,option=value`, and checks them against the class.
 
-use crate::address::{advice, path_below_dev, with_class, wrong_side};
+use crate::address::{advice, path_below_dev, with_class};
+use crate::side::wrong_side;
 use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
 
 /// Parses and checks a device specification for `role`. The kind may be left out in front of an obvious address

@@ -25,7 +25,7 @@ mod tests;
 
 pub use properties::Properties;
 
-use crate::address::wrong_side;
+use crate::side::wrong_side;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,

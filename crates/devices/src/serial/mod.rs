@@ -10,8 +10,8 @@ pub(crate) mod tests;
 
 pub use message::{FlowControl, Parity, SerialMessage, Settings, Speed};
 
-use crate::address::wrong_side;
 use crate::plain::{self, os};
+use crate::side::wrong_side;
 use crate::stream::Channel;
 use application::{PathLink, Terminal};
 use contract::{
