@@ -1,4 +1,4 @@
-//! Pictures, parts of pictures, boxes in pictures, and shapes of the pointer, from the network.
+//! Pictures, parts of pictures, boxes in pictures, shapes of the pointer and texts, from the network.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -24,6 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(Content::Rectangles(rectangles, pixels)) => [&emit_rectangles(&rectangles), pixels].concat(),
         Ok(Content::Boxes(boxes)) => emit_rectangles(&boxes),
         Ok(Content::Cursor(cursor, pixels)) => [&cursor.emit(), pixels].concat(),
+        Ok(Content::Clipboard(text)) => text.unwrap_or_default().into(),
         Err(_) => return,
     };
     assert_eq!(again, rest);

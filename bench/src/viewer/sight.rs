@@ -94,7 +94,7 @@ impl Sight {
                 change.cursor = true;
                 return Ok(());
             }
-            Content::Boxes(_) => return Ok(()),
+            Content::Boxes(_) | Content::Clipboard(_) => return Ok(()),
         };
         self.width = width;
         self.pixels.resize(header.geometry.bytes(), 0);

@@ -16,6 +16,8 @@ pub(crate) enum Update {
     Parts(u32, u32, Vec<Rectangle>),
     /// The shape of the pointer: blue, green, red and opacity of each pixel.
     Cursor(Cursor),
+    /// The text on the clipboard; `None`: there is a new one.
+    Clipboard(Option<String>),
     /// Nothing to display.
     Nothing,
 }
@@ -39,6 +41,7 @@ pub(crate) fn read(body: &Body) -> Result<(Update, Body), String> {
     match header.parse_content(&bytes).map_err(|error| error.to_string())? {
         Content::Boxes(_) => Ok((Update::Nothing, Body::new())),
         Content::Cursor(cursor, pixels) => Ok((Update::Cursor(cursor), bytes.slice_ref(pixels).into())),
+        Content::Clipboard(text) => Ok((Update::Clipboard(text.map(String::from)), Body::new())),
         Content::Frame(pixels) => {
             let mut into = Vec::new();
             convert(&geometry, pixels, &mut into)?;

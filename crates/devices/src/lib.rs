@@ -5,6 +5,7 @@
 
 pub mod address;
 mod bgrx;
+mod clipboard;
 mod damage;
 pub mod evdev;
 pub mod exec;

@@ -1,5 +1,6 @@
 //! Helpers of the simple classes: flows, descriptions, errors.
 
+use crate::clipboard;
 use contract::{
     Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened, OptionKind,
     OptionSpec, local,
@@ -31,6 +32,11 @@ pub(crate) const VIEW: OptionSpec = local(
 /// Returns true if the screen shares pictures only ([`VIEW`]).
 pub(crate) fn is_view_only(spec: &DeviceSpec) -> bool {
     spec.options.text(VIEW.name) == "only"
+}
+
+/// Returns true if the texts on the screen's clipboard are shared.
+pub(crate) fn has_clipboard(spec: &DeviceSpec) -> bool {
+    spec.options.flag(clipboard::OPTION.name) && !is_view_only(spec)
 }
 
 /// Returns the flows of a screen: pictures to the application, and the viewer's input to the device unless it is only

@@ -12,7 +12,9 @@ use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
 /// colon directly.
 pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, DeviceSpec), DeviceError> {
     let classed = with_class(text, role);
-    let (kind, rest) = classed.split_once(':').unwrap_or((&classed, ""));
+    // The colon may be left out before options: `window,clipboard=no`.
+    let (kind, rest) = classed.split_at(classed.find([':', ',']).unwrap_or(classed.len()));
+    let rest = rest.strip_prefix(':').unwrap_or(rest);
     let class = crate::find(kind).ok_or_else(|| wrong(text, advice(text, role)))?;
     if !class.has_role(role) {
         return Err(wrong_side(class.name(), role));
@@ -123,6 +125,10 @@ mod tests {
         assert_eq!(file.target, "/tmp/a,b=c");
         assert_eq!(file.options.text("frame"), "chunk(4KiB)");
         assert!(file.options.flag("append"));
+        for text in ["window,clipboard=no", "window:,clipboard=no"] {
+            let window = spec(text, Role::Application);
+            assert_eq!((window.target.as_str(), window.options.flag("clipboard")), ("", false), "{text}");
+        }
     }
 
     #[test]

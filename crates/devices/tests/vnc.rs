@@ -25,10 +25,11 @@ const WIDTH: u32 = 300;
 const HEIGHT: u32 = 200;
 
 /// The Debian package of each program.
-const PACKAGES: [(&str, &str); 6] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("vncviewer", "tigervnc-viewer"),
     ("Xtigervnc", "tigervnc-standalone-server"),
     ("xdotool", "xdotool"),
+    ("xclip", "xclip"),
     ("xtightvncviewer", "xtightvncviewer"),
     ("ssvncviewer", "ssvnc"),
     ("gvncviewer", "gvncviewer"),
@@ -133,6 +134,8 @@ struct Seen {
     width: usize,
     pixels: Vec<u8>,
     cursors: usize,
+    /// `None` for an announcement.
+    texts: Vec<Option<String>>,
 }
 
 impl Seen {
@@ -154,6 +157,7 @@ impl Seen {
                     }
                 }
                 Content::Cursor(..) => self.cursors += 1,
+                Content::Clipboard(text) => self.texts.push(text.map(String::from)),
                 Content::Boxes(_) => panic!("a screen has no boxes"),
             }
         }
@@ -237,17 +241,44 @@ impl Desktop {
         command
     }
 
+    fn xdotool(&self, arguments: &[&str]) -> String {
+        let output = self.program("xdotool").args(arguments).output().unwrap();
+        assert!(output.status.success(), "xdotool {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Gives the keyboard to the window under the pointer.
     fn focus(&self) {
-        let display = format!(":{}", self.display);
-        let xdotool = |arguments: &[&str]| {
-            let output = Command::new("xdotool").env("DISPLAY", &display).args(arguments).output().unwrap();
-            assert!(output.status.success(), "xdotool {arguments:?}: {output:?}");
-            String::from_utf8(output.stdout).unwrap()
-        };
-        let place = xdotool(&["getmouselocation", "--shell"]);
+        let place = self.xdotool(&["getmouselocation", "--shell"]);
         let window = place.lines().find_map(|line| line.strip_prefix("WINDOW=")).unwrap();
-        xdotool(&["windowfocus", "--sync", window]);
+        self.xdotool(&["windowfocus", "--sync", window]);
+    }
+
+    /// Starts a program that copies a text on this desktop, and keeps it until it is dropped.
+    fn copy(&self, text: &str) -> Program {
+        use std::io::Write;
+        let mut command = self.program("xclip");
+        command.args(["-quiet", "-in", "-selection", "clipboard"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        Program(child)
+    }
+
+    /// Waits until a program on this desktop pastes the expected text. The client runs meanwhile.
+    fn await_paste(&mut self, expected: &str) {
+        until("a pasted text", || {
+            let mut command = self.program("timeout");
+            // A request to the old owner, which ends, may be lost: xclip would wait for ever.
+            command.args(["5", "xclip", "-out", "-selection", "clipboard", "-target", "UTF8_STRING"]);
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            let output = child.stdout.take().unwrap();
+            let pasted = std::thread::spawn(move || std::io::read_to_string(output).unwrap());
+            until("the end of a paste", || {
+                self.seen.take(self.client.as_mut());
+                child.try_wait().unwrap()
+            });
+            (pasted.join().unwrap() == expected).then_some(())
+        });
     }
 
     /// Waits for a picture on the screen. Returns its position.
@@ -362,5 +393,92 @@ fn point_and_type(desktop: &mut Desktop, server: &mut dyn Partner, x: u32, y: u3
         let key = Event::Key { keysym: 0x71, pressed };
         send(desktop.client.as_mut(), &key);
         await_event(server, "a key", key);
+    }
+}
+
+const SCRIPTS: &str = "Grüße, 世界 🦀\nسلام\tहिन्दी Ελλάδα";
+
+/// The device's message about its clipboard: a text, or the announcement of one.
+fn clipboard(text: &str) -> Vec<u8> {
+    [&Header { kind: Kind::Clipboard, geometry: geometry() }.emit()[..], text.as_bytes()].concat()
+}
+
+/// Only a viewer with the focus gets a text, and only its desktop's texts leave it.
+#[test]
+fn texts_cross_to_an_unmodified_viewer_and_back_while_it_has_the_focus() {
+    if !["vncviewer", "Xtigervnc", "xdotool", "xclip"].into_iter().all(is_installed) {
+        return;
+    }
+    let mut desktop = Desktop::new();
+    let (mut server, summary) = partner("rfb:0", Role::Application);
+    let server = server.as_mut();
+    let address = summary.rsplit(' ').next().unwrap();
+    push(server, [&Header::frame(geometry()).emit()[..], &picture(0)].concat());
+    let _viewer = desktop.view(address, &[]);
+    let (x, y) = desktop.await_picture("the first picture", &picture(0), 0);
+    let point = |desktop: &mut Desktop, server: &mut dyn Partner, at: u32| {
+        let (x, y) = (x as u32 + at, y as u32 + at);
+        send(desktop.client.as_mut(), &Event::Pointer { x, y, buttons: 0 });
+        let mut seen = Vec::new();
+        until("the pointer", || {
+            seen.extend(events(server));
+            seen.contains(&Event::Pointer { x: at, y: at, buttons: 0 }).then_some(())
+        });
+        seen
+    };
+    let await_event = |server: &mut dyn Partner, expected: Event| {
+        until(&format!("{expected:.60?}"), || events(server).contains(&expected).then_some(()));
+    };
+    let has_text = |event: &Event| matches!(event, Event::Text(_) | Event::Fetch);
+    point(&mut desktop, server, 50);
+    desktop.focus();
+    for text in [SCRIPTS.into(), SCRIPTS.repeat(200_000 / SCRIPTS.len())] {
+        let _ours = desktop.copy(&text);
+        await_event(server, Event::Text(text.clone()));
+        let theirs = format!("from the device: {text}");
+        push(server, clipboard(""));
+        await_event(server, Event::Fetch);
+        push(server, clipboard(&theirs));
+        desktop.await_paste(&theirs);
+    }
+    // The focus is elsewhere: in the dialog of another viewer, below the first one.
+    let _dialog = Program::start(&mut desktop.program("vncviewer"));
+    let dialog = desktop.xdotool(&["search", "--sync", "--onlyvisible", "--name", "^VNC Viewer: Connection"]);
+    let dialog = dialog.lines().next().unwrap();
+    desktop.xdotool(&["windowmove", "--sync", dialog, "0", "250"]);
+    desktop.xdotool(&["windowfocus", "--sync", dialog]);
+    let mut seen = point(&mut desktop, server, 60);
+    let _ours = desktop.copy("a secret of the application host");
+    desktop.await_paste("a secret of the application host");
+    push(server, clipboard(""));
+    seen.extend(point(&mut desktop, server, 70));
+    push(server, clipboard("a secret that nobody fetched"));
+    seen.extend(point(&mut desktop, server, 80));
+    assert!(!seen.iter().any(has_text), "{seen:?}");
+    desktop.await_paste("a secret of the application host");
+}
+
+#[test]
+fn texts_cross_to_an_unmodified_server_and_back() {
+    if !["Xtigervnc", "xclip"].into_iter().all(is_installed) {
+        return;
+    }
+    let mut desktop = Desktop::new();
+    for text in [SCRIPTS.into(), SCRIPTS.repeat(200_000 / SCRIPTS.len())] {
+        let texts = desktop.seen.texts.len();
+        let _theirs = desktop.copy(&text);
+        until("the announcement", || {
+            desktop.seen.take(desktop.client.as_mut());
+            (desktop.seen.texts.len() > texts).then_some(())
+        });
+        assert_eq!(desktop.seen.texts.pop(), Some(None), "no text leaves before it is fetched");
+        send(desktop.client.as_mut(), &Event::Fetch);
+        until("the text", || {
+            desktop.seen.take(desktop.client.as_mut());
+            desktop.seen.texts.contains(&Some(text.clone())).then_some(())
+        });
+        let ours = format!("from the viewer: {text}");
+        send(desktop.client.as_mut(), &Event::Text(ours.clone()));
+        desktop.await_paste(&ours);
     }
 }

@@ -101,6 +101,7 @@ fn viewer_is_as_documented() {
         ("A pointer", Event::Pointer { x: 300, y: 5, buttons }),
         ("A text: h", Event::Text("hé".into())),
         ("A text: the clipboard is empty", Event::Text(String::new())),
+        ("A fetch", Event::Fetch),
         ("A refresh", Event::Refresh),
         ("A size", Event::Size { width: 1280, height: 720 }),
     ] {

@@ -97,7 +97,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_parsed_or_refused(
-        kind in 0..5u8,
+        kind in 0..6u8,
         format in 0..PixelFormat::ALL.len(),
         rest in prop::collection::vec(any::<u8>(), 0..80),
     ) {

@@ -30,7 +30,7 @@ impl ApplicationPartner {
         let parts = match update {
             Update::Frame(width, height) => vec![Rectangle { x: 0, y: 0, width, height }],
             Update::Parts(_, _, parts) => parts,
-            Update::Cursor(_) | Update::Nothing => {
+            Update::Cursor(_) | Update::Clipboard(_) | Update::Nothing => {
                 self.unusable += 1;
                 return Ok(());
             }

@@ -140,6 +140,7 @@ impl ServerPartner {
             connections: Vec::new(),
             events: VecDeque::new(),
             buffer: BytesMut::with_capacity(READ_BYTES),
+            texts: Texts::default(),
             is_away: false,
             lockout: Lockout::default(),
         };
@@ -290,6 +291,15 @@ struct Lockout {
     until: Time,
 }
 
+/// The texts on the clipboards of both sides. A new text of one side makes the other side's old.
+#[derive(Debug, Default)]
+struct Texts {
+    /// The device's text, once a viewer has fetched it.
+    fetched: Option<String>,
+    /// The viewers' text, which the device has.
+    sent: Option<String>,
+}
+
 /// The state of the server's thread.
 struct ServerThread {
     shared: Arc<Shared>,
@@ -304,6 +314,7 @@ struct ServerThread {
     /// Input events that wait for room in the ring.
     events: VecDeque<Event>,
     buffer: BytesMut,
+    texts: Texts,
     is_away: bool,
     lockout: Lockout,
 }
@@ -335,6 +346,14 @@ impl ServerThread {
                 Ok(Applied::Cursor) => {
                     self.connections.iter_mut().for_each(|connection| connection.viewer.handle_cursor());
                 }
+                Ok(Applied::Clipboard(None)) => {
+                    self.texts = Texts::default();
+                    self.connections.iter_mut().for_each(|connection| connection.viewer.handle_copy());
+                }
+                Ok(Applied::Clipboard(Some(text))) => {
+                    self.connections.iter_mut().for_each(|connection| connection.viewer.handle_text(&text));
+                    self.texts.fetched = Some(text);
+                }
                 Ok(_) => {}
                 Err(_) => self.count_refused(),
             }
@@ -357,6 +376,7 @@ impl ServerThread {
         }
         if self.shared.signals.snapshot.swap(false, Ordering::AcqRel) {
             self.events.extend(self.connections.iter().flat_map(|connection| connection.viewer.pressed()));
+            self.events.extend(self.texts.sent.clone().map(Event::Text));
         }
     }
 
@@ -424,8 +444,26 @@ impl ServerThread {
         }
     }
 
-    /// Queues an input event. A pointer position replaces the one before, unless a button changed.
+    /// Queues an input event. A pointer position replaces the one before, unless a button changed, and a text replaces
+    /// the last one.
     fn queue_event(&mut self, event: Event) {
+        match &event {
+            // A clipboard manager beside the viewer has taken over the device's text.
+            Event::Text(text) if self.texts.fetched.as_ref() == Some(text) => return,
+            Event::Text(text) => {
+                self.texts = Texts { fetched: None, sent: Some(text.clone()) };
+                self.events.retain(|event| !matches!(event, Event::Text(_)));
+            }
+            Event::Fetch => {
+                if let Some(text) = &self.texts.fetched {
+                    return self
+                        .connections
+                        .iter_mut()
+                        .for_each(|connection| connection.viewer.handle_text(text));
+                }
+            }
+            _ => {}
+        }
         if let (Event::Pointer { buttons, .. }, Some(Event::Pointer { buttons: prev, .. })) =
             (&event, self.events.back())
             && buttons == prev

@@ -19,14 +19,14 @@
 //! | `Outstanding` | | → `Due`: the next request overlaps with this update | → `FullDue` |
 
 use super::auth::{CHALLENGE_BYTES, Password};
-use super::clipboard::{self, Clipboard};
+use super::clipboard::{self, Clipboard, Received};
 use super::decode::Decoder;
 use super::picture::Picture;
 use super::pixels::{PIXEL_BYTES, PixelFormat};
 use super::protocol::{
-    CURSOR_SIDE_MAX, Fault, TEXT_BYTES_MAX, VERSION, encoding, from_latin_1, parse_version, security,
-    to_latin_1, to_server, to_viewer,
+    CURSOR_SIDE_MAX, Fault, VERSION, encoding, parse_version, security, to_server, to_viewer,
 };
+use crate::clipboard::{TEXT_BYTES_MAX, from_latin_1, to_latin_1};
 use bytes::Buf;
 use std::io::{self, Read, Write};
 use wire::formats::video::{Cursor, Geometry, PixelFormat as VideoPixels, Rectangle};
@@ -42,7 +42,7 @@ const CURSOR_AREA_MAX: usize = 1 << 20;
 const RECTANGLE_HEADER_BYTES: usize = 12;
 
 /// The encodings requested in addition to the preferred pixel encodings. Every server must support Raw.
-const ENCODINGS: [i32; 9] = [
+const ENCODINGS: [i32; 8] = [
     encoding::COPY_RECT,
     encoding::RAW,
     encoding::CURSOR,
@@ -50,20 +50,20 @@ const ENCODINGS: [i32; 9] = [
     encoding::DESKTOP_SIZE,
     encoding::EXTENDED_DESKTOP_SIZE,
     encoding::LAST_RECT,
-    encoding::EXTENDED_CLIPBOARD,
     // Level 1, the fastest: the server is near, or the pipeline compresses the pixels again.
     encoding::COMPRESS_LEVEL_0 + 1,
 ];
 
 /// Returns the encodings to request, the preferred ones first. `name` selects the pixel encoding. With `raw` no other
 /// encoding is listed, since a server might prefer it to Raw.
-pub(super) fn preferring(name: &str) -> Vec<i32> {
+pub(super) fn preferring(name: &str, has_clipboard: bool) -> Vec<i32> {
     let pixels: &[i32] = match name {
         "zrle" => &[encoding::ZRLE],
         "raw" => &[],
         _ => &[encoding::TIGHT, encoding::ZRLE],
     };
-    [pixels, &ENCODINGS].concat()
+    let clipboard: &[i32] = if has_clipboard { &[encoding::EXTENDED_CLIPBOARD] } else { &[] };
+    [pixels, &ENCODINGS, clipboard].concat()
 }
 
 /// A server's description of its screen.
@@ -180,7 +180,9 @@ pub(super) enum ServerEvent {
     Update,
     /// The pointer shape has changed: blue, green, red and opacity of each pixel.
     Cursor(Cursor, Vec<u8>),
-    /// The server's clipboard has a new text.
+    /// The server's clipboard has a new text; [`Client::request_text`] requests it.
+    Copied,
+    /// The text on the server's clipboard.
     Text(String),
 }
 
@@ -267,7 +269,7 @@ impl Client {
             changes: Vec::new(),
             is_new_picture: true,
             screen: None,
-            // Texts cross only from the application side to the device.
+            // The server only announces its texts: they are requested when the viewer has the focus.
             clipboard: Clipboard::new(to_server::CUT_TEXT, 0),
         }
     }
@@ -322,10 +324,15 @@ impl Client {
                 self.output.extend((text.len() as u32).to_be_bytes());
                 self.output.extend(text);
             }
-            // The client has the whole picture: the caller sends it again.
-            Event::Refresh => {}
+            // The client has the whole picture: the caller sends it again. The caller requests texts, too.
+            Event::Refresh | Event::Fetch => {}
             Event::Size { width, height } => self.send_size(*width, *height),
         }
+    }
+
+    /// Requests the text that the server has announced.
+    pub(super) fn request_text(&mut self) {
+        self.clipboard.request(&mut self.output);
     }
 
     /// Requests another size of the first screen, if the server accepts such requests.
@@ -420,12 +427,16 @@ impl Client {
                     self.state = ReadState::Skip(bytes);
                 } else {
                     let Some(body) = rest.get(..bytes) else { return Ok(Step::NeedsInput) };
-                    let text = match is_latin_1 {
-                        true => Some(from_latin_1(body)),
+                    let received = match is_latin_1 {
+                        true => Received::Text(from_latin_1(body)),
                         false => self.clipboard.handle(body, &mut self.output)?,
                     };
                     self.parsed += header_bytes + bytes;
-                    return Ok(text.map_or(Step::Continue, |text| Step::Event(ServerEvent::Text(text))));
+                    return Ok(match received {
+                        Received::Text(text) => Step::Event(ServerEvent::Text(text)),
+                        Received::Announcement => Step::Event(ServerEvent::Copied),
+                        Received::Nothing | Received::Request => Step::Continue,
+                    });
                 }
             }
             _ => {}

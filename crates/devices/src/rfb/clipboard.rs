@@ -1,11 +1,13 @@
 //! Texts in UTF-8 between viewer and server: the pseudo-encoding Extended Clipboard (`rfbproto`).
 //!
-//! Both ends announce their capabilities (`CAPS`). An end with a new text sends it at once (`PROVIDE`) if it is shorter
-//! than the peer's limit. Otherwise it announces the text (`NOTIFY`), and the peer requests it (`REQUEST`). An end may
-//! also ask for an announcement (`PEEK`).
+//! Both ends announce their capabilities (`CAPS`). A new text of the viewer is sent at once (`PROVIDE`) if it is shorter
+//! than the server's limit. Otherwise the viewer announces it (`NOTIFY`), and the server requests it (`REQUEST`). A new
+//! text of the server is only announced: a viewer with the focus requests it. An end may also ask for an announcement
+//! (`PEEK`).
 
 use super::deflate::{Deflater, Inflater};
-use super::protocol::{Fault, TEXT_BYTES_MAX};
+use super::protocol::Fault;
+use crate::clipboard::TEXT_BYTES_MAX;
 use bytes::Buf;
 use std::borrow::Cow;
 
@@ -26,35 +28,57 @@ const PEEK: u32 = 1 << 26;
 const NOTIFY: u32 = 1 << 27;
 const PROVIDE: u32 = 1 << 28;
 
+/// The result of the peer's message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Received {
+    /// There is nothing to do.
+    Nothing,
+    /// The peer's text.
+    Text(String),
+    /// The peer has a new text, which can be requested.
+    Announcement,
+    /// The peer requests the text that was announced to it.
+    Request,
+}
+
+/// The text on this end's clipboard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Own {
+    None,
+    /// It was announced, and is elsewhere.
+    Announced,
+    Text(String),
+}
+
 /// One end's clipboard, and the peer's capabilities.
 #[derive(Debug)]
 pub(super) struct Clipboard {
     /// The type of the messages that this end sends.
     kind: u8,
-    /// The most bytes of a text that is accepted from the peer; 0: none is accepted.
-    bytes_max: usize,
+    /// The most bytes of a text that the peer may send without a request.
+    unrequested_max: usize,
     has_sent_caps: bool,
     /// The peer's actions, and its limit for texts that it has not requested; `None` before it announces them.
     peer: Option<(u32, usize)>,
-    /// The text on this end's clipboard.
-    text: Option<String>,
+    own: Own,
 }
 
 impl Clipboard {
-    /// Makes a clipboard that sends messages of type `kind` and accepts texts of up to `bytes_max`.
-    pub(super) fn new(kind: u8, bytes_max: usize) -> Clipboard {
-        Clipboard { kind, bytes_max, has_sent_caps: false, peer: None, text: None }
+    /// Makes a clipboard that sends messages of type `kind`. `unrequested_max` limits the texts that the peer may send
+    /// without a request.
+    pub(super) fn new(kind: u8, unrequested_max: usize) -> Clipboard {
+        Clipboard { kind, unrequested_max, has_sent_caps: false, peer: None, own: Own::None }
     }
 
     /// Sends the capabilities. The server does so first, the viewer in reply.
     pub(super) fn send_caps(&mut self, output: &mut Vec<u8>) {
-        let unrequested_max = self.bytes_max as u32;
+        let unrequested_max = self.unrequested_max as u32;
         self.emit(output, CAPS | REQUEST | PEEK | NOTIFY | PROVIDE | TEXT, &unrequested_max.to_be_bytes());
         self.has_sent_caps = true;
     }
 
-    /// Processes the body of the peer's message. Returns the text that it provides.
-    pub(super) fn handle(&mut self, mut body: &[u8], output: &mut Vec<u8>) -> Result<Option<String>, Fault> {
+    /// Processes the body of the peer's message.
+    pub(super) fn handle(&mut self, mut body: &[u8], output: &mut Vec<u8>) -> Result<Received, Fault> {
         let flags = body.try_get_u32()?;
         let is_text = flags & TEXT != 0;
         if flags & CAPS != 0 {
@@ -66,22 +90,43 @@ impl Clipboard {
             }
         } else if !is_text {
             // Other formats are not supported.
-        } else if flags & PROVIDE != 0 && self.bytes_max > 0 {
-            return inflate(body, self.bytes_max).map(Some);
-        } else if flags & REQUEST != 0
-            && let Some(text) = &self.text
-            // Under backpressure ignore repeated requests: the text is already in the output.
-            && output.len() <= MESSAGE_BYTES_MAX
-        {
-            self.emit(output, PROVIDE | TEXT, &deflate(&to_lines(text)));
-        } else if flags & NOTIFY != 0 && self.bytes_max > 0 {
-            self.emit(output, REQUEST | TEXT, &[]);
+        } else if flags & PROVIDE != 0 {
+            return Ok(inflate(body)?.map_or(Received::Nothing, Received::Text));
+        // Under backpressure ignore repeated requests: the text is already in the output.
+        } else if flags & REQUEST != 0 && output.len() <= MESSAGE_BYTES_MAX {
+            match &self.own {
+                Own::Text(text) => self.provide(text, output),
+                Own::Announced => return Ok(Received::Request),
+                Own::None => {}
+            }
+        } else if flags & NOTIFY != 0 {
+            return Ok(Received::Announcement);
         }
         if flags & (CAPS | PEEK) == PEEK {
-            let formats = if self.text.is_some() { TEXT } else { 0 };
+            let formats = if self.own == Own::None { 0 } else { TEXT };
             self.emit(output, NOTIFY | formats, &[]);
         }
-        Ok(None)
+        Ok(Received::Nothing)
+    }
+
+    /// Requests the peer's text.
+    pub(super) fn request(&self, output: &mut Vec<u8>) {
+        self.emit(output, REQUEST | TEXT, &[]);
+    }
+
+    /// Announces a text that is elsewhere. Returns `false` if the peer does not support that.
+    pub(super) fn announce(&mut self, output: &mut Vec<u8>) -> bool {
+        let is_supported = self.peer.is_some_and(|(actions, _)| actions & NOTIFY != 0);
+        if is_supported {
+            self.own = Own::Announced;
+            self.emit(output, NOTIFY | TEXT, &[]);
+        }
+        is_supported
+    }
+
+    /// Sends a text that the peer has requested.
+    pub(super) fn provide(&self, text: &str, output: &mut Vec<u8>) {
+        self.emit(output, PROVIDE | TEXT, &deflate(&to_lines(text)));
     }
 
     /// Puts a text on this end's clipboard, and provides or announces it. Returns `false` if the peer supports neither.
@@ -95,7 +140,7 @@ impl Clipboard {
             _ if actions & NOTIFY != 0 => self.emit(output, NOTIFY | TEXT, &[]),
             _ => return false,
         }
-        self.text = Some(text.into());
+        self.own = Own::Text(text.into());
         true
     }
 
@@ -132,18 +177,23 @@ fn deflate(text: &str) -> Vec<u8> {
     out
 }
 
-/// Decompresses the body of a `PROVIDE` message. Text is the first format in it; others are ignored.
-fn inflate(body: &[u8], bytes_max: usize) -> Result<String, Fault> {
+/// Decompresses the body of a `PROVIDE` message. Text is the first format in it; others are ignored. Returns `None` for a
+/// text that is too long.
+fn inflate(body: &[u8]) -> Result<Option<String>, Fault> {
     let mut plain = Vec::new();
     // Each LF may be two bytes in the message.
-    Inflater::default().append_to_end(body, &mut plain, 4 + 2 * bytes_max + 1)?;
+    let plain_max = 4 + 2 * TEXT_BYTES_MAX + 1;
+    let inflated = Inflater::default().append_to_end(body, &mut plain, plain_max);
+    if plain.len() > plain_max {
+        return Ok(None);
+    }
+    inflated?;
     let mut rest = &plain[..];
     let length = rest.try_get_u32()? as usize;
     let text = rest.get(..length).ok_or_else(|| Fault::new("a clipboard text is truncated"))?;
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    let mut text = from_lines(&String::from_utf8_lossy(text));
-    text.truncate(text.floor_char_boundary(bytes_max));
-    Ok(text)
+    let text = from_lines(&String::from_utf8_lossy(text));
+    Ok((text.len() <= TEXT_BYTES_MAX).then_some(text))
 }
 
 #[cfg(test)]
@@ -175,9 +225,12 @@ mod tests {
         let mut text = None;
         while !message.is_empty() {
             let mut output = Vec::new();
-            let received = ends[to].handle(body(&message), &mut output).unwrap();
-            assert!(to == 1 || received.is_none());
-            text = text.or(received);
+            match ends[to].handle(body(&message), &mut output).unwrap() {
+                Received::Text(received) if to == 1 => text = Some(received),
+                Received::Announcement => ends[to].request(&mut output),
+                Received::Nothing => {}
+                other => panic!("{other:?}"),
+            }
             (to, message) = (1 - to, output);
         }
         text
@@ -208,7 +261,7 @@ mod tests {
             0x01, 0xf2,
         ];
         let provide = message(PROVIDE | TEXT, &deflated);
-        assert_eq!(server().handle(body(&provide), &mut Vec::new()), Ok(Some("hé\n".into())));
+        assert_eq!(server().handle(body(&provide), &mut Vec::new()), Ok(Received::Text("hé\n".into())));
     }
 
     #[test]
@@ -217,7 +270,7 @@ mod tests {
             let mut viewer = Clipboard::new(KIND, 0);
             let mut output = Vec::new();
             let caps = message(CAPS | REQUEST | NOTIFY | PROVIDE | TEXT, &u32::to_be_bytes(unrequested_max));
-            assert_eq!(viewer.handle(body(&caps), &mut output), Ok(None));
+            assert_eq!(viewer.handle(body(&caps), &mut output), Ok(Received::Nothing));
             let mut ends = [viewer, server()];
             assert_eq!(exchange(&mut ends, 1, output), None, "the capabilities");
             let mut output = Vec::new();
@@ -233,16 +286,18 @@ mod tests {
         let mut end = server();
         assert!(!end.offer("text", &mut Vec::new()));
         let caps = message(CAPS | PEEK | 2, &[0; 4]);
-        assert_eq!(end.handle(body(&caps), &mut Vec::new()), Ok(None));
+        assert_eq!(end.handle(body(&caps), &mut Vec::new()), Ok(Received::Nothing));
         assert!(!end.offer("text", &mut Vec::new()));
     }
 
     #[test]
-    fn zip_bombs_and_truncated_texts_are_rejected() {
-        let mut bomb = Vec::new();
-        Deflater::new(9).append(&vec![0; 3 * TEXT_BYTES_MAX], &mut bomb);
-        assert!(bomb.len() < 10_000);
-        for wrong in [&bomb[..], &[][..], &[1, 2, 3], &deflate("cut")[..8]] {
+    fn long_texts_are_ignored_and_truncated_ones_rejected() {
+        for length in [TEXT_BYTES_MAX + 1, 3 * TEXT_BYTES_MAX] {
+            let provide = message(PROVIDE | TEXT, &deflate(&"x".repeat(length)));
+            assert!(provide.len() < 10_000);
+            assert_eq!(server().handle(body(&provide), &mut Vec::new()), Ok(Received::Nothing));
+        }
+        for wrong in [&[][..], &[1, 2, 3], &deflate("cut")[..8]] {
             let provide = message(PROVIDE | TEXT, wrong);
             assert!(server().handle(body(&provide), &mut Vec::new()).is_err(), "{} bytes", wrong.len());
         }
@@ -256,17 +311,17 @@ mod tests {
         /// Only the line ends of a text may change.
         #[test]
         fn a_text_round_trips(text in "([^\u{0}]|\r\n|\n|\r){0,300}") {
-            let received = inflate(&deflate(&to_lines(&text)), TEXT_BYTES_MAX).unwrap();
-            prop_assert_eq!(received, from_lines(&text));
+            let received = inflate(&deflate(&to_lines(&text))).unwrap();
+            prop_assert_eq!(received, Some(from_lines(&text)));
         }
 
         /// No input causes a panic or a large output.
         #[test]
         fn any_bytes_are_processed_or_rejected(flags in any::<u32>(), rest in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut end = Clipboard { text: Some("here".into()), ..server() };
+            let mut end = Clipboard { own: Own::Text("here".into()), ..server() };
             let body = [&flags.to_be_bytes()[..], &rest].concat();
             let mut output = Vec::new();
-            if let Ok(Some(text)) = end.handle(&body, &mut output) {
+            if let Ok(Received::Text(text)) = end.handle(&body, &mut output) {
                 prop_assert!(text.len() <= TEXT_BYTES_MAX);
             }
             prop_assert!(output.len() < 100);

@@ -2,8 +2,9 @@
 
 use super::client::{Changes, Client, ServerEvent, ServerInit, preferring};
 use super::pixels::PixelFormat;
+use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, invalid};
-use crate::plain::is_view_only;
+use crate::plain::{has_clipboard, is_view_only};
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
@@ -48,6 +49,41 @@ impl Due {
     const ALL: Due = Due { picture: true, cursor: true };
 }
 
+/// The clipboard of the server.
+#[derive(Debug, Default)]
+struct Clipboard {
+    copies: Copies,
+    /// The text of a server that does not wait for requests. It is kept until the viewer fetches it.
+    text: Option<String>,
+    /// The text is requested from the server.
+    is_requested: bool,
+}
+
+impl Clipboard {
+    /// The server's clipboard has a new text; `None` if it has to be requested.
+    fn handle_copy(&mut self, text: Option<String>) {
+        match text {
+            Some(text) if std::mem::take(&mut self.is_requested) => self.copies.provide(text),
+            text => {
+                (self.text, self.is_requested) = (text, false);
+                self.copies.handle_copy();
+            }
+        }
+    }
+
+    /// The viewer requests the text. Returns whether it has to be requested from the server.
+    fn handle_fetch(&mut self) -> bool {
+        if !self.copies.handle_fetch() {
+            return false;
+        }
+        match self.text.take() {
+            Some(text) => self.copies.provide(text),
+            None => self.is_requested = true,
+        }
+        self.is_requested
+    }
+}
+
 /// A VNC client as a partner.
 #[derive(Debug)]
 pub(super) struct DevicePartner {
@@ -64,6 +100,8 @@ pub(super) struct DevicePartner {
     keys: Vec<u32>,
     /// The pointer's position and buttons.
     pointer: (u32, u32, u16),
+    /// `None` if the clipboard is not shared.
+    clipboard: Option<Clipboard>,
     /// The client may have another event before it needs more input.
     may_have_event: bool,
     updates: u64,
@@ -73,7 +111,8 @@ pub(super) struct DevicePartner {
 impl DevicePartner {
     /// Makes a partner after the handshake with a server.
     pub(super) fn new(spec: &DeviceSpec, socket: OwnedFd, init: &ServerInit) -> FlowPartner<Self> {
-        let encodings = preferring(spec.options.text("encoding"));
+        let has_clipboard = has_clipboard(spec);
+        let encodings = preferring(spec.options.text("encoding"), has_clipboard);
         let partner = DevicePartner {
             name: format!("rfb:{}", spec.target),
             socket,
@@ -85,6 +124,7 @@ impl DevicePartner {
             cursor: None,
             keys: Vec::new(),
             pointer: (0, 0, 0),
+            clipboard: has_clipboard.then(Clipboard::default),
             may_have_event: false,
             updates: 0,
             read_bytes: 0,
@@ -143,12 +183,16 @@ impl DevicePartner {
                 Some(ServerEvent::Cursor(cursor, pixels)) => {
                     (self.cursor, self.due.cursor) = (Some((cursor, pixels)), true);
                 }
-                // Texts cross only from the application side to the device.
-                Some(ServerEvent::Text(_)) => {}
+                Some(ServerEvent::Copied) => self.handle_copy(None),
+                Some(ServerEvent::Text(text)) => self.handle_copy(Some(text)),
                 None if !self.read()? => return Ok(Next::Nothing),
                 None => {}
             }
         }
+    }
+
+    fn handle_copy(&mut self, text: Option<String>) {
+        self.clipboard.iter_mut().for_each(|clipboard| clipboard.handle_copy(text.clone()));
     }
 
     /// Reads from the socket once. Returns whether there were any bytes.
@@ -183,6 +227,11 @@ impl DevicePartner {
             let mut buffer = self.recycler.take(pixels.len());
             buffer.extend_from_slice(pixels);
             return Some(Message::new(now, self.body(&Header::frame(geometry), &[], buffer)));
+        }
+        if let Some(clipboard) = &mut self.clipboard
+            && let Some(message) = clipboard.copies.next(geometry, now)
+        {
+            return Some(message);
         }
         if !std::mem::take(&mut self.due.cursor) {
             return None;
@@ -237,9 +286,23 @@ impl DevicePartner {
             }
             Event::Pointer { x, y, buttons } => self.pointer = (x, y, buttons),
             Event::Refresh => self.due = Due::ALL,
-            Event::Text(_) | Event::Size { .. } => {}
+            Event::Text(_) | Event::Fetch => return self.send_clipboard(event),
+            Event::Size { .. } => {}
         }
         self.client.send(event);
+    }
+
+    fn send_clipboard(&mut self, event: &Event) {
+        let Some(clipboard) = &mut self.clipboard else { return };
+        match event {
+            Event::Text(text) => {
+                if let Some(text) = clipboard.copies.handle_text(text) {
+                    self.client.send(&Event::Text(text));
+                }
+            }
+            _ if clipboard.handle_fetch() => self.client.request_text(),
+            _ => {}
+        }
     }
 
     /// Releases all keys and buttons.
@@ -293,6 +356,7 @@ impl Endpoint for DevicePartner {
             }
             Ctl::Snapshot => {
                 self.due = Due::ALL;
+                self.clipboard.iter_mut().for_each(|clipboard| clipboard.copies.handle_snapshot());
                 Ok(CtlReply::Done)
             }
             Ctl::Report => Ok(CtlReply::Report(vec![
@@ -307,7 +371,10 @@ impl Endpoint for DevicePartner {
         let write = (!self.client.output.is_empty()).then_some((self.socket.as_fd(), Interest::Write));
         match direction {
             Direction::Out => {
-                let is_due = self.has_picture && self.due.picture || self.cursor.is_some() && self.due.cursor;
+                let has_text = self.clipboard.as_ref().is_some_and(|clipboard| clipboard.copies.is_ready());
+                let is_due = has_text
+                    || self.has_picture && self.due.picture
+                    || self.cursor.is_some() && self.due.cursor;
                 Readiness {
                     now: is_due || self.may_have_event,
                     descriptors: [Some((self.socket.as_fd(), Interest::Read)), write],

@@ -1,7 +1,8 @@
 //! Finds the ends of a viewer's messages (RFC 6143, 7.5).
 
 use super::clipboard;
-use super::protocol::{ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, TEXT_BYTES_MAX, to_server};
+use super::protocol::{ENCODINGS_MAX, FENCE_BYTES_MAX, Fault, to_server};
+use crate::clipboard::TEXT_BYTES_MAX;
 use bytes::Buf;
 
 /// Returns the length of the message at the front of `input`; `None` if its header is incomplete. The length of a text

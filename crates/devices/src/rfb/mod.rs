@@ -104,6 +104,7 @@ const OPTIONS: &[OptionSpec] = &[
         "10s",
         "as a device: time limit for connecting, and for each step of the handshake",
     ),
+    crate::clipboard::OPTION,
     plain::VIEW,
 ];
 
@@ -318,7 +319,8 @@ impl DeviceClass for Rfb {
         };
         let password = password.map(|file| read_password(&spec, file)).transpose()?;
         let may_be_plain = spec.options.flag("plain");
-        let settings = Settings { password, name: parse_name(&properties)?, may_be_plain };
+        let has_clipboard = plain::has_clipboard(&spec);
+        let settings = Settings { password, name: parse_name(&properties)?, may_be_plain, has_clipboard };
         let server = ServerPartner::new(listener, settings, spec.options.count("viewers"))
             .map_err(|error| os("serving viewers".into(), error, None))?;
         Ok(Box::new(server))

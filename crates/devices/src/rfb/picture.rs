@@ -2,6 +2,7 @@
 
 use super::pixels::PIXEL_BYTES;
 use crate::bgrx;
+use crate::clipboard::clean;
 use crate::damage::{Damage, TILE};
 use contract::Body;
 use wire::formats::video::{Content, Cursor, Geometry, Header, Kind, PixelFormat, Rectangle};
@@ -100,7 +101,7 @@ impl Picture {
 pub(super) fn check(body: &Body) -> Result<(), String> {
     let header = header(body)?;
     match header.kind {
-        Kind::Boxes | Kind::Cursor => Ok(()),
+        Kind::Boxes | Kind::Cursor | Kind::Clipboard => Ok(()),
         Kind::Frame | Kind::Rectangles => bgrx::check(header.geometry.pixels()),
     }
 }
@@ -111,7 +112,7 @@ fn header(body: &Body) -> Result<Header, String> {
 }
 
 /// The effect of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Applied {
     /// The picture has a new size and is completely new.
     Size,
@@ -119,6 +120,8 @@ pub(super) enum Applied {
     Pixels,
     /// The pointer shape has changed.
     Cursor,
+    /// The clipboard has this text; `None`: it has a new one.
+    Clipboard(Option<String>),
     /// The message has nothing to display.
     Nothing,
 }
@@ -152,6 +155,7 @@ impl Screen {
         let geometry = header.geometry;
         match header.parse_content(&bytes).map_err(|error| error.to_string())? {
             Content::Boxes(_) => Ok(Applied::Nothing),
+            Content::Clipboard(text) => Ok(Applied::Clipboard(text.map(clean))),
             Content::Cursor(cursor, pixels) => {
                 self.cursor = Some(cursor);
                 self.cursor_pixels.clear();

@@ -6,9 +6,6 @@ use wire::formats::video::Rectangle;
 /// The version that server and client announce.
 pub(super) const VERSION: &[u8; 12] = b"RFB 003.008\n";
 
-/// The most bytes of a text from a peer: a clipboard, a name, a reason.
-pub(super) const TEXT_BYTES_MAX: usize = 1 << 20;
-
 /// The most encodings that a viewer may list. More than this many have never been assigned.
 pub(super) const ENCODINGS_MAX: usize = 256;
 
@@ -129,14 +126,4 @@ pub(super) fn emit_fence(out: &mut Vec<u8>, flags: u32, payload: &[u8]) {
     out.extend(flags.to_be_bytes());
     out.push(payload.len() as u8);
     out.extend(payload);
-}
-
-/// Converts a text to Latin-1, for the original clipboard messages of RFB. Other characters become question marks.
-pub(super) fn to_latin_1(text: &str) -> Vec<u8> {
-    text.chars().map(|letter| u8::try_from(u32::from(letter)).unwrap_or(b'?')).collect()
-}
-
-/// Converts a text from Latin-1.
-pub(super) fn from_latin_1(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| char::from(*byte)).collect()
 }

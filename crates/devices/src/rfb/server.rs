@@ -12,17 +12,15 @@
 //! update waits in memory.
 
 use super::auth::{CHALLENGE_BYTES, Password};
-use super::clipboard::Clipboard;
+use super::clipboard::{Clipboard, Received};
 use super::encode::{Encoder, Encoding};
 use super::framing::message_length;
 use super::handshake::Handshake;
 use super::picture::Screen;
 use super::pixels::{Expander, PIXEL_BYTES, PixelFormat};
-use super::protocol::{
-    Fault, TEXT_BYTES_MAX, VERSION, emit_fence, emit_rectangle, encoding, fence, from_latin_1, to_server,
-    to_viewer,
-};
+use super::protocol::{Fault, VERSION, emit_fence, emit_rectangle, encoding, fence, to_server, to_viewer};
 use super::tracker::{Compression, TRIAL_PIXELS, UpdateTracker};
+use crate::clipboard::{TEXT_BYTES_MAX, from_latin_1, to_latin_1};
 use crate::damage::{Damage, TILE};
 use bytes::Buf;
 use contract::Time;
@@ -44,6 +42,8 @@ pub(super) struct Settings {
     pub(super) name: String,
     /// Plain pixels are sent if they arrive sooner.
     pub(super) may_be_plain: bool,
+    /// Texts on the clipboard are exchanged.
+    pub(super) has_clipboard: bool,
 }
 
 /// The phase of the connection; see the table above.
@@ -76,6 +76,8 @@ struct Due {
     size: bool,
     /// The reply to a size request of the viewer.
     size_reply: bool,
+    /// The announcement of a text; it does not wait for a request.
+    copy: bool,
 }
 
 /// Bytes from the viewer.
@@ -127,6 +129,20 @@ struct SentPixels {
     compression: Compression,
 }
 
+/// The viewer's part in the transfer of a text that a program on the device host has copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum CopyState {
+    /// There is no new text.
+    #[default]
+    None,
+    /// The viewer knows of it, and requests it when it has the focus.
+    Announced,
+    /// The viewer knows nothing of announcements: its next key or pointer message shows that it has the focus.
+    AwaitsInput,
+    /// The text is requested.
+    Requested,
+}
+
 /// One viewer.
 #[derive(Debug)]
 pub(super) struct Viewer {
@@ -143,7 +159,9 @@ pub(super) struct Viewer {
     requests: Requests,
     tracker: UpdateTracker,
     pressed: Pressed,
-    clipboard: Clipboard,
+    /// `None` if no texts are exchanged.
+    clipboard: Option<Clipboard>,
+    copy: CopyState,
     /// A buffer for the rectangles of an update.
     rectangles: Vec<Rectangle>,
     pub(super) updates: u64,
@@ -165,7 +183,8 @@ impl Viewer {
             requests: Requests::default(),
             tracker: UpdateTracker::new(settings.may_be_plain),
             pressed: Pressed::default(),
-            clipboard: Clipboard::new(to_viewer::CUT_TEXT, TEXT_BYTES_MAX),
+            clipboard: settings.has_clipboard.then(|| Clipboard::new(to_viewer::CUT_TEXT, TEXT_BYTES_MAX)),
+            copy: CopyState::None,
             rectangles: Vec::new(),
             updates: 0,
         }
@@ -255,6 +274,45 @@ impl Viewer {
         self.due.name = true;
     }
 
+    /// A program on the device host has copied a text.
+    pub(super) fn handle_copy(&mut self) {
+        self.due.copy = self.clipboard.is_some();
+        self.copy = CopyState::None;
+    }
+
+    /// Announces the text that was copied.
+    fn announce_copy(&mut self) {
+        let Some(clipboard) = &mut self.clipboard else { return };
+        self.copy = match clipboard.announce(&mut self.output.bytes) {
+            true => CopyState::Announced,
+            false => CopyState::AwaitsInput,
+        };
+    }
+
+    /// The text that was copied has arrived. Sends it, if the viewer has requested it.
+    pub(super) fn handle_text(&mut self, text: &str) {
+        let (Some(clipboard), CopyState::Requested) = (&self.clipboard, self.copy) else { return };
+        let output = &mut self.output;
+        let prev_len = output.bytes.len();
+        match self.capabilities.extended_clipboard {
+            true => clipboard.provide(text, &mut output.bytes),
+            false => {
+                let text = to_latin_1(text);
+                output.bytes.extend([to_viewer::CUT_TEXT, 0, 0, 0]);
+                output.bytes.extend((text.len() as u32).to_be_bytes());
+                output.bytes.extend(text);
+            }
+        }
+        output.reply_bytes += output.bytes.len() - prev_len;
+        self.copy = CopyState::None;
+    }
+
+    /// The viewer requests the text, or shows that it has the focus.
+    fn request_copy(&mut self, events: &mut Vec<Event>) {
+        self.copy = CopyState::Requested;
+        events.push(Event::Fetch);
+    }
+
     /// Processes bytes from the viewer. Appends its input to `events`.
     pub(super) fn receive(&mut self, bytes: &[u8], now: Time, events: &mut Vec<Event>) -> Result<(), Fault> {
         self.input.bytes.drain(..self.input.parsed);
@@ -296,7 +354,11 @@ impl Viewer {
         let Some(length) = message_length(rest)? else { return Ok(false) };
         let Some((mut body, remaining)) = rest.split_at_checked(length) else { return Ok(false) };
         *rest = remaining;
-        match body.try_get_u8()? {
+        let kind = body.try_get_u8()?;
+        if self.copy == CopyState::AwaitsInput && matches!(kind, to_server::KEY | to_server::POINTER) {
+            self.request_copy(events);
+        }
+        match kind {
             to_server::SET_PIXEL_FORMAT => {
                 body.advance(3);
                 let bytes = body.try_into().map_err(|_| Fault::new("a pixel format is truncated"))?;
@@ -332,7 +394,7 @@ impl Viewer {
             }
             to_server::CUT_TEXT => {
                 body.advance(3);
-                self.handle_text(body, events)?;
+                self.handle_cut_text(body, events)?;
             }
             to_server::CONTINUOUS_UPDATES => {
                 let is_on = body.try_get_u8()? != 0;
@@ -373,16 +435,24 @@ impl Viewer {
     }
 
     /// Processes a clipboard message, from its length field on.
-    fn handle_text(&mut self, mut body: &[u8], events: &mut Vec<Event>) -> Result<(), Fault> {
+    fn handle_cut_text(&mut self, mut body: &[u8], events: &mut Vec<Event>) -> Result<(), Fault> {
         let length = body.try_get_i32()?;
         let bytes = length.unsigned_abs() as usize;
         if body.len() < bytes {
             self.input.skip = bytes;
-        } else if length >= 0 {
+            return Ok(());
+        }
+        let Some(clipboard) = &mut self.clipboard else { return Ok(()) };
+        if length >= 0 {
             events.push(Event::Text(from_latin_1(body)));
-        } else {
-            let text = self.clipboard.handle(body, &mut self.output.bytes)?;
-            events.extend(text.map(Event::Text));
+            return Ok(());
+        }
+        let output = &mut self.output.bytes;
+        match clipboard.handle(body, output)? {
+            Received::Text(text) => events.push(Event::Text(text)),
+            Received::Announcement => clipboard.request(output),
+            Received::Request => self.request_copy(events),
+            Received::Nothing => {}
         }
         Ok(())
     }
@@ -418,8 +488,10 @@ impl Viewer {
         if is_new(prev.fence, capabilities.fence) {
             emit_fence(output, fence::REQUEST, &[]);
         }
-        if is_new(prev.extended_clipboard, capabilities.extended_clipboard) {
-            self.clipboard.send_caps(output);
+        if let Some(clipboard) = &mut self.clipboard
+            && is_new(prev.extended_clipboard, capabilities.extended_clipboard)
+        {
+            clipboard.send_caps(output);
         }
         if is_new(prev.continuous_updates, capabilities.continuous_updates) {
             output.push(to_viewer::END_OF_CONTINUOUS_UPDATES);
@@ -446,6 +518,9 @@ impl Viewer {
             Phase::Running => {}
             Phase::Waiting => self.send_init(screen, name),
             Phase::Handshake(_) => return false,
+        }
+        if std::mem::take(&mut self.due.copy) {
+            self.announce_copy();
         }
         let continuous = self.requests.continuous.filter(|_| self.tracker.has_room(now));
         let region = match (self.requests.requested, continuous) {

@@ -29,7 +29,7 @@ struct Line {
 
 impl Line {
     fn new(screen: Screen, password: Option<Password>) -> Line {
-        let settings = Settings { password, name: "a desk".into(), may_be_plain: true };
+        let settings = Settings { password, name: "a desk".into(), may_be_plain: true, has_clipboard: true };
         let viewer = Viewer::new(&settings, *b"sixteen bytes...");
         Line { viewer, screen, name: settings.name, now: Time::from_millis(1), events: Vec::new() }
     }
@@ -202,7 +202,7 @@ proptest! {
     ) {
         let init = ServerInit { width, height, name: String::new() };
         for kind in 0..4 {
-            let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight"));
+            let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", true));
             // Behind the header of an update more of the bytes are parsed.
             let header = if kind == 0 { vec![] } else { vec![0, 0, 0xff, 0xff] };
             client.receive(&[&header[..], &bytes].concat());
@@ -547,7 +547,7 @@ fn a_size_request_is_forwarded_and_answered() {
 #[test]
 fn events_of_a_client_reach_the_server() {
     let mut line = Line::new(small(), None);
-    let mut client = attach(&mut line, PixelFormat::NATIVE, &preferring("tight"));
+    let mut client = attach(&mut line, PixelFormat::NATIVE, &preferring("tight", true));
     settle(&mut line, &mut client);
     let events = [
         Event::Key { keysym: 0x20ac, pressed: true },
@@ -562,7 +562,7 @@ fn events_of_a_client_reach_the_server() {
 #[test]
 fn copy_rect_copies_within_the_picture() {
     let init = ServerInit { width: 4, height: 3, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight"));
+    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", true));
     let row: Vec<u8> = (0..16).collect();
     client.receive(&[&[0, 0, 0, 2, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0][..], &row].concat());
     // From (0, 0) to (1, 0); source and target overlap. The message arrives in two pieces.

@@ -1,15 +1,19 @@
 //! The application side: a window as a partner. Pushes take pictures and pointer shapes. Pulls return the user's input
-//! while the window has the keyboard or the pointer.
+//! while the window has the keyboard or the pointer. Texts on the clipboard cross in both directions.
 
 use super::client::{Client, PACKET_BYTES, Packet};
+use super::clipboard::Clipboard;
 use super::display::{Extensions, SETUP_TIMEOUT, parse};
 use super::errors::{device_error, partner_error};
+use super::exchange::Exchange;
 use super::layout::{Layout, LayoutQuery};
 use super::window::{PacketOutcome, ShowOutcome, Window};
+use crate::bgrx::{self, Update};
 use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::plain::has_clipboard;
 use contract::{
-    Ctl, CtlReply, DeviceError, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Readiness, Time,
+    Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
+    Next, PartnerError, PartnerResult, PullSlot, Readiness, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,6 +34,8 @@ pub(super) struct WindowPartner {
     window: Window,
     layout: Layout,
     query: LayoutQuery,
+    /// `None` if the clipboard is not shared.
+    exchange: Option<Exchange>,
     /// The keys that are down, with their keysyms at the time of the press.
     keys: BTreeMap<u8, u32>,
     pointer: (u32, u32),
@@ -47,11 +53,12 @@ pub(super) struct WindowPartner {
 impl WindowPartner {
     /// Makes a partner from an accepted connection and a memory file to share with its server.
     pub(super) fn new(
-        name: String,
+        spec: &DeviceSpec,
         title: String,
         screen: usize,
         [socket, memory]: [OwnedFd; 2],
     ) -> Result<FlowPartner<Self>, DeviceError> {
+        let name = spec.target.clone();
         let deadline = Instant::now() + SETUP_TIMEOUT;
         let to_device_error = device_error(&name);
         let mut client = Client::new(socket, deadline).map_err(&to_device_error)?;
@@ -59,6 +66,10 @@ impl WindowPartner {
             .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
         let extensions = Extensions::query(&mut client, deadline).map_err(&to_device_error)?;
         let layout = LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?;
+        let clipboard = has_clipboard(spec)
+            .then(|| Clipboard::new(&mut client, screen.root, extensions.xfixes, deadline))
+            .transpose()
+            .map_err(&to_device_error)?;
         let window = Window::new(&mut client, extensions, screen, title, memory, deadline)
             .map_err(&to_device_error)?;
         let partner = WindowPartner {
@@ -67,6 +78,7 @@ impl WindowPartner {
             window,
             layout,
             query: LayoutQuery::default(),
+            exchange: clipboard.map(Exchange::new),
             keys: BTreeMap::new(),
             pointer: (0, 0),
             buttons: 0,
@@ -92,6 +104,13 @@ impl WindowPartner {
             if let Some(layout) = self.query.handle(&mut self.client, &packet)? {
                 self.layout = layout;
             }
+            if let Some(exchange) = &mut self.exchange {
+                let (is_processed, text) = exchange.handle(&mut self.client, &packet)?;
+                self.emit_text(text);
+                if is_processed {
+                    continue;
+                }
+            }
             match (self.window.handle(&mut self.client, &packet)?, packet) {
                 (PacketOutcome::Closed, _) => self.is_closed = true,
                 (PacketOutcome::PictureLost, _) => self.emit(Event::Refresh),
@@ -102,6 +121,10 @@ impl WindowPartner {
                 let Some(event) = self.deferred.pop_front() else { break };
                 self.handle_event(&event)?;
             }
+        }
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| self.is_out_open) {
+            let fetch = exchange.advance(&mut self.client, Time(boot_ns()));
+            fetch.into_iter().for_each(|fetch| self.emit(fetch));
         }
         self.client.flush()
     }
@@ -184,6 +207,13 @@ impl WindowPartner {
         Event::Pointer { x, y, buttons }
     }
 
+    /// Emits a text. It replaces an older text that waits.
+    fn emit_text(&mut self, text: Option<Event>) {
+        let Some(text) = text else { return };
+        self.events.retain(|event| !matches!(event, Event::Text(_)));
+        self.emit(text);
+    }
+
     fn emit(&mut self, event: Event) {
         if !self.is_out_open {
             return;
@@ -194,7 +224,7 @@ impl WindowPartner {
         self.events.push_back(event);
     }
 
-    /// Replaces the waiting events by the current state: keys, pointer, buttons and size.
+    /// Replaces the waiting events by the current state: keys, pointer, buttons, size and text.
     fn emit_state(&mut self) {
         let released = self.events.iter().filter_map(|event| match event {
             Event::Key { keysym, pressed: false } => Some(*keysym),
@@ -210,6 +240,7 @@ impl WindowPartner {
         self.events.push_back(self.pointer_event());
         self.events.extend(needs_refresh.then_some(Event::Refresh));
         self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
+        self.events.extend(self.exchange.iter().flat_map(Exchange::state));
     }
 
     fn next_message(&mut self) -> io::Result<Next> {
@@ -222,16 +253,27 @@ impl WindowPartner {
     }
 
     fn show(&mut self, message: &Message) -> io::Result<Result<(), String>> {
-        let shown = self.window.show(&mut self.client, &message.body)?;
+        let (update, pixels) = match bgrx::read(&message.body) {
+            Ok((Update::Clipboard(text), _)) => {
+                if let Some(exchange) = &mut self.exchange {
+                    exchange.handle_device(&mut self.client, text);
+                }
+                return self.exchange_packets().map(Ok);
+            }
+            Ok(read) => read,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let outcome = self.window.show(&mut self.client, update, &pixels)?;
         self.client.flush()?;
-        Ok(shown.map(|outcome| match outcome {
+        match outcome {
             ShowOutcome::Displayed => self.pictures += 1,
             ShowOutcome::Ignored => self.unusable += 1,
             ShowOutcome::NeedsWhole => {
                 self.unusable += 1;
                 self.emit(Event::Refresh);
             }
-        }))
+        }
+        Ok(Ok(()))
     }
 }
 
@@ -276,10 +318,18 @@ impl Endpoint for WindowPartner {
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
                 self.window.set_stale(&mut self.client, true);
+                self.exchange.iter_mut().for_each(Exchange::handle_neutral);
                 self.client.flush().map_err(|error| partner_error(&self.name, error))?;
             }
             Ctl::Report => {
-                let figures = vec![("pictures", self.pictures as f64), ("unusable", self.unusable as f64)];
+                let exchange = self.exchange.as_ref();
+                let texts = exchange.map_or((0, 0), |exchange| (exchange.texts, exchange.refused));
+                let figures = vec![
+                    ("pictures", self.pictures as f64),
+                    ("unusable", self.unusable as f64),
+                    ("texts", texts.0 as f64),
+                    ("texts refused", texts.1 as f64),
+                ];
                 return Ok(CtlReply::Report(figures));
             }
             _ => return Err(PartnerError::Unsupported("this control operation")),
@@ -294,6 +344,10 @@ impl Endpoint for WindowPartner {
             Direction::In => !self.window.is_busy() && !self.client.is_full(),
             Direction::Out => !self.events.is_empty() || self.is_closed,
         };
-        Readiness { now: has_one, ..Readiness { descriptors: [reads, writes], ..Readiness::default() } }
+        Readiness {
+            now: has_one,
+            descriptors: [reads, writes],
+            at: self.exchange.as_ref().and_then(Exchange::due),
+        }
     }
 }

@@ -220,6 +220,11 @@ impl Capture {
         Ok(())
     }
 
+    /// Returns the geometry of the screen.
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     /// Makes a whole picture and the pointer shape due.
     pub(super) fn request_whole(&mut self) {
         self.is_whole_due = true;

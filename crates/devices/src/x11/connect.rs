@@ -27,10 +27,12 @@ const SOCKETS: &str = "/tmp/.X11-unix";
 /// Returns the display name: `target`, or `$DISPLAY` if the target is empty.
 pub(super) fn display_name(target: &str) -> Result<String, DeviceError> {
     match target {
-        "" => std::env::var("DISPLAY").map_err(|_| DeviceError::Spec {
-            what: "display".into(),
-            problem: "DISPLAY is not set: name a display after the colon, as in `x11::0`".into(),
-        }),
+        "" => {
+            std::env::var("DISPLAY").ok().filter(|name| !name.is_empty()).ok_or_else(|| DeviceError::Spec {
+                what: "display".into(),
+                problem: "DISPLAY is not set: name a display after the colon, as in `x11::0`".into(),
+            })
+        }
         target => Ok(target.into()),
     }
 }

@@ -3,13 +3,14 @@
 
 use super::capture::Capture;
 use super::client::{Client, Packet};
-use super::clipboard::Clipboard;
+use super::clipboard::{Clipboard, ClipboardEvent};
 use super::display::{Extensions, SETUP_TIMEOUT};
 use super::errors::{device_error, partner_error};
 use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
+use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
-use crate::plain::is_view_only;
+use crate::plain::{has_clipboard, is_view_only};
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
     Next, PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
@@ -30,7 +31,9 @@ pub(super) struct DevicePartner {
     extensions: Extensions,
     root: xproto::Window,
     capture: Capture,
-    clipboard: Clipboard,
+    /// `None` if the clipboard is not shared.
+    clipboard: Option<Clipboard>,
+    copies: Copies,
     keyboard: Keyboard,
     layout: LayoutQuery,
     /// The pointer's position, as set by the viewer.
@@ -63,7 +66,10 @@ impl DevicePartner {
         let extensions = Extensions::query(&mut client, deadline).map_err(&to_device_error)?;
         let capture = Capture::new(&mut client, extensions, screen.root, memory, options, deadline)
             .map_err(&to_device_error)?;
-        let clipboard = Clipboard::new(&mut client, screen.root, deadline).map_err(&to_device_error)?;
+        let clipboard = has_clipboard(spec)
+            .then(|| Clipboard::new(&mut client, screen.root, extensions.xfixes, deadline))
+            .transpose()
+            .map_err(&to_device_error)?;
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
         let partner = DevicePartner {
@@ -73,6 +79,7 @@ impl DevicePartner {
             root: screen.root,
             capture,
             clipboard,
+            copies: Copies::default(),
             keyboard,
             layout: LayoutQuery::default(),
             pointer: (0, 0),
@@ -92,25 +99,43 @@ impl DevicePartner {
             if let Some(layout) = self.layout.handle(&mut self.client, &packet)? {
                 self.keyboard.set_layout(layout);
             }
+            if let Some(clipboard) = &mut self.clipboard {
+                let event = clipboard.handle(&mut self.client, &packet)?;
+                if event != ClipboardEvent::Unrelated {
+                    self.handle_clipboard(event);
+                    continue;
+                }
+            }
             match packet {
                 Packet::Reply(request, bytes) => {
                     let message = self.capture.handle_reply(&mut self.client, request, bytes, now())?;
                     self.ready.extend(message);
                 }
                 Packet::Error(request, _) => self.capture.handle_error(request)?,
-                Packet::Event(event) => {
-                    if !self.clipboard.handle_event(&mut self.client, &event)? {
-                        self.capture.handle_event(&mut self.client, &event, now())?;
-                    }
-                }
+                Packet::Event(event) => self.capture.handle_event(&mut self.client, &event, now())?,
             }
         }
         self.client.flush()
     }
 
+    fn handle_clipboard(&mut self, event: ClipboardEvent) {
+        match event {
+            ClipboardEvent::Copied => self.copies.handle_copy(),
+            ClipboardEvent::Read(Some(text)) => self.copies.provide(text),
+            _ => {}
+        }
+    }
+
     fn next_message(&mut self) -> io::Result<Next> {
         self.capture.handle_pull(now());
         self.exchange_packets()?;
+        if let Some(clipboard) = &mut self.clipboard {
+            let event = clipboard.handle_time(now());
+            self.handle_clipboard(event);
+        }
+        if let Some(message) = self.copies.next(self.capture.geometry(), now()) {
+            return Ok(Next::Message(message));
+        }
         if self.ready.is_empty() {
             self.capture.send_due(&mut self.client, now());
             self.client.flush()?;
@@ -125,7 +150,7 @@ impl DevicePartner {
         self.inputs += 1;
         match event {
             Event::Refresh => self.capture.request_whole(),
-            Event::Text(text) => self.clipboard.offer(&mut self.client, text),
+            Event::Text(_) | Event::Fetch => self.apply_clipboard(&event),
             _ if self.extensions.xtest.is_none() => self.refused += 1,
             Event::Key { keysym, pressed: true } => match self.keyboard.press(keysym) {
                 Some(actions) => self.change_keys(actions),
@@ -137,6 +162,22 @@ impl DevicePartner {
             }
             Event::Pointer { x, y, buttons } => self.change_pointer((x, y), buttons),
             Event::Size { .. } => self.refused += 1,
+        }
+    }
+
+    fn apply_clipboard(&mut self, event: &Event) {
+        let Some(clipboard) = &mut self.clipboard else {
+            self.refused += 1;
+            return;
+        };
+        match event {
+            Event::Text(text) => {
+                if let Some(text) = self.copies.handle_text(text) {
+                    clipboard.offer(&mut self.client, text);
+                }
+            }
+            _ if self.copies.handle_fetch() => clipboard.read(&mut self.client, now()),
+            _ => {}
         }
     }
 
@@ -202,6 +243,8 @@ impl DevicePartner {
             ("cursors", figures.cursors as f64),
             ("failed", figures.failed as f64),
             ("sizes", figures.sizes as f64),
+            ("texts", self.copies.sent as f64),
+            ("texts refused", self.copies.refused as f64),
             ("inputs", self.inputs as f64),
             ("inputs refused", self.refused as f64),
         ]
@@ -265,6 +308,7 @@ impl Endpoint for DevicePartner {
                 self.ready.clear();
                 *slot = PullSlot::default();
                 self.capture.request_whole();
+                self.copies.handle_snapshot();
             }
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
@@ -282,10 +326,12 @@ impl Endpoint for DevicePartner {
         match direction {
             Direction::In if !self.client.is_full() => Readiness::now(),
             Direction::In => Readiness { descriptors: [writes, None], ..Readiness::default() },
-            Direction::Out if !self.ready.is_empty() => Readiness::now(),
+            Direction::Out if !self.ready.is_empty() || self.copies.is_ready() => Readiness::now(),
             Direction::Out => {
                 let descriptors = [Some((self.client.socket(), Interest::Read)), writes];
-                Readiness { descriptors, ..Readiness::default() }.or_at(self.capture.due())
+                Readiness { descriptors, ..Readiness::default() }
+                    .or_at(self.capture.due())
+                    .or_at(self.clipboard.as_ref().and_then(Clipboard::due))
             }
         }
     }

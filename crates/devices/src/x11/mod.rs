@@ -1,29 +1,34 @@
 //! X11: the screen of a display as a device (`x11`), and a window on a display as the application side (`window`).
 //!
 //! Both partners are X11 clients without Xlib. `client` sends requests and receives packets; `display` prepares
-//! extensions and shared memory. `device` combines `capture` (pictures), `keyboard` and `clipboard` (input);
-//! `application` combines `window` (pictures) and `layout` (input).
+//! extensions and shared memory. `device` combines `capture` (pictures) and `keyboard` (input); `application` combines
+//! `window` (pictures) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
 
 mod application;
 mod backlog;
 mod capture;
 mod client;
 mod clipboard;
+#[cfg(test)]
+mod clipboard_tests;
 mod connect;
 mod cursor;
 mod device;
 mod display;
 mod errors;
+mod exchange;
 mod image;
 mod keyboard;
 mod layout;
 mod pointer;
 mod portion;
+mod selection;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod window;
 
+use crate::clipboard as shared;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
@@ -42,7 +47,7 @@ pub struct X11;
 #[derive(Debug)]
 pub struct Window;
 
-static X11_OPTIONS: [OptionSpec; 6] = [
+static X11_OPTIONS: [OptionSpec; 7] = [
     local(
         "rate",
         OptionKind::Number { min: 0.0, max: 1000.0 },
@@ -68,8 +73,11 @@ static X11_OPTIONS: [OptionSpec; 6] = [
         "a message has as many pixels as the path takes in this time, the rest follows; 0: no limit",
     ),
     local("cursor", OptionKind::Flag, "true", "send the pointer shape, for the viewer to draw"),
+    shared::OPTION,
     plain::VIEW,
 ];
+
+static WINDOW_OPTIONS: [OptionSpec; 1] = [shared::OPTION];
 
 /// The time limit for connecting to a display that is listed.
 const LIST_TIMEOUT: Duration = Duration::from_millis(300);
@@ -151,7 +159,7 @@ impl DeviceClass for Window {
             name: "window",
             summary: "a window on an X11 display for pictures, keyboard and mouse",
             doc: include_str!("window.md"),
-            options: &[],
+            options: &WINDOW_OPTIONS,
         }
     }
 
@@ -172,8 +180,8 @@ impl DeviceClass for Window {
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
-        let (name, title) = (opened.spec.target.clone(), opened.description.summary.clone());
-        let screen = connect::screen_number(&name)?;
-        Ok(Box::new(WindowPartner::new(name, title, screen, plain::descriptors(opened)?)?))
+        let (spec, title) = (opened.spec.clone(), opened.description.summary.clone());
+        let screen = connect::screen_number(&spec.target)?;
+        Ok(Box::new(WindowPartner::new(&spec, title, screen, plain::descriptors(opened)?)?))
     }
 }

@@ -7,7 +7,7 @@ use super::client::{Client, Packet, Sequence};
 use super::display::{Extension, Extensions, Segment, parse, wait_reply};
 use super::image::put_image;
 use super::pointer::Pointer;
-use crate::bgrx::{self, PIXEL_BYTES, Update};
+use crate::bgrx::{PIXEL_BYTES, Update};
 use contract::{Body, Bytes};
 use std::borrow::Cow;
 use std::io;
@@ -112,33 +112,30 @@ impl Window {
         self.in_flight >= BUFFERS
     }
 
-    /// Displays a message. The inner error names the problem with the message.
+    /// Displays an update with its pixels.
     pub(super) fn show(
         &mut self,
         client: &mut Client,
-        body: &Body,
-    ) -> io::Result<Result<ShowOutcome, String>> {
-        let (update, pixels) = match bgrx::read(body) {
-            Ok(read) => read,
-            Err(problem) => return Ok(Err(problem)),
-        };
+        update: Update,
+        pixels: &Body,
+    ) -> io::Result<ShowOutcome> {
         match update {
             Update::Frame(width, height) => {
                 self.fit(client, (width, height))?;
-                self.put(client, &[Rectangle { x: 0, y: 0, width, height }], &pixels)?;
+                self.put(client, &[Rectangle { x: 0, y: 0, width, height }], pixels)?;
             }
             Update::Parts(width, height, _) if self.size != Some((width, height)) => {
-                return Ok(Ok(ShowOutcome::NeedsWhole));
+                return Ok(ShowOutcome::NeedsWhole);
             }
-            Update::Parts(_, _, parts) => self.put(client, &parts, &pixels)?,
+            Update::Parts(_, _, parts) => self.put(client, &parts, pixels)?,
             Update::Cursor(cursor) => match (&mut self.pointer, self.size) {
-                (None, _) => return Ok(Ok(ShowOutcome::Ignored)),
-                (Some(pointer), Some(_)) => pointer.set(client, &cursor, &pixels.into_bytes()),
-                (Some(_), None) => self.shape = Some((cursor, pixels.into_bytes())),
+                (None, _) => return Ok(ShowOutcome::Ignored),
+                (Some(pointer), Some(_)) => pointer.set(client, &cursor, &pixels.clone().into_bytes()),
+                (Some(_), None) => self.shape = Some((cursor, pixels.clone().into_bytes())),
             },
-            Update::Nothing => return Ok(Ok(ShowOutcome::Ignored)),
+            Update::Clipboard(_) | Update::Nothing => return Ok(ShowOutcome::Ignored),
         }
-        Ok(Ok(ShowOutcome::Displayed))
+        Ok(ShowOutcome::Displayed)
     }
 
     /// Makes the window, the pixmap and the shared memory fit the size of a picture.
@@ -176,6 +173,8 @@ impl Window {
         let events = EventMask::EXPOSURE
             | EventMask::STRUCTURE_NOTIFY
             | EventMask::FOCUS_CHANGE
+            | EventMask::ENTER_WINDOW
+            | EventMask::LEAVE_WINDOW
             | EventMask::KEY_PRESS
             | EventMask::KEY_RELEASE
             | EventMask::BUTTON_PRESS

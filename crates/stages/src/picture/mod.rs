@@ -108,7 +108,7 @@ impl VideoMessage {
                 pixels: bytes.slice_ref(pixels),
             })),
             Content::Cursor(..) => Some(VideoMessage::Cursor(Cursor { geometry, rest: bytes.into() })),
-            Content::Boxes(_) => None,
+            Content::Boxes(_) | Content::Clipboard(_) => None,
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The format `video`: pictures, parts of pictures, boxes in pictures, and the shape of the pointer.
+//! The format `video`: pictures, parts of pictures, boxes in pictures, the shape of the pointer, and the clipboard.
 //! `docs/reference/formats-video.md` has the layout and vectors.
 //!
 //! Every message carries the geometry of its picture. So each frame is complete without any earlier one, and
 //! the geometry can change at any frame.
 
+use super::viewer::parse_text;
 use crate::{BODY_BYTES_MAX, Reader, WireError, Writer};
 
 /// Largest width and height, in pixels.
@@ -287,10 +288,12 @@ pub enum Kind {
     Boxes,
     /// The shape of the pointer, which is not part of the picture.
     Cursor,
+    /// The clipboard of the computer that the picture shows.
+    Clipboard,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Frame, Kind::Rectangles, Kind::Boxes, Kind::Cursor];
+    const ALL: [Kind; 5] = [Kind::Frame, Kind::Rectangles, Kind::Boxes, Kind::Cursor, Kind::Clipboard];
 }
 
 /// A part of a picture, in pixels from its upper left corner.
@@ -401,6 +404,9 @@ pub enum Content<'a> {
     Boxes(Vec<Rectangle>),
     /// The shape of the pointer: blue, green, red and opacity of each pixel (255 is opaque).
     Cursor(Cursor, &'a [u8]),
+    /// The text on the clipboard, at most [`TEXT_BYTES_MAX`](super::viewer::TEXT_BYTES_MAX). `None`: there is a new text,
+    /// which a viewer may fetch.
+    Clipboard(Option<&'a str>),
 }
 
 impl Header {
@@ -458,6 +464,10 @@ impl Header {
             let pixels = reader.bytes("pixels of a cursor", cursor.pixel_bytes())?;
             reader.end("cursor")?;
             return Ok(Content::Cursor(cursor, pixels));
+        }
+        if self.kind == Kind::Clipboard {
+            let text = parse_text(&mut reader)?;
+            return Ok(Content::Clipboard((!text.is_empty()).then_some(text)));
         }
         let rectangles = self.parse_rectangles(&mut reader)?;
         if self.kind == Kind::Boxes {

@@ -15,6 +15,7 @@ const POINTER: u8 = 1;
 const TEXT: u8 = 2;
 const REFRESH: u8 = 3;
 const SIZE: u8 = 4;
+const FETCH: u8 = 5;
 
 /// The bits of [`Event::Pointer`]'s `buttons`.
 pub mod button {
@@ -68,6 +69,8 @@ pub enum Event {
         /// The height in pixels, 1 to [`SIDE_MAX`].
         height: u32,
     },
+    /// Requests the new text on the device's clipboard. A viewer sends it while it has the focus.
+    Fetch,
 }
 
 impl Event {
@@ -92,19 +95,13 @@ impl Event {
                     value => return Err(WireError::Value { what: "buttons", value: value.into() }),
                 }
             }
-            TEXT => {
-                let (bytes, limit) = (reader.rest(), TEXT_BYTES_MAX as u64);
-                if bytes.len() > TEXT_BYTES_MAX {
-                    return Err(WireError::TooLong { what: "text", length: bytes.len() as u64, limit });
-                }
-                let text = std::str::from_utf8(bytes).map_err(|_| WireError::Text { what: "text" })?;
-                Event::Text(text.into())
-            }
+            TEXT => Event::Text(parse_text(&mut reader)?.into()),
             REFRESH => Event::Refresh,
             SIZE => Event::Size {
                 width: parse_bounded(&mut reader, "width", 1..=SIDE_MAX)?,
                 height: parse_bounded(&mut reader, "height", 1..=SIDE_MAX)?,
             },
+            FETCH => Event::Fetch,
             kind => return Err(WireError::Value { what: "kind", value: kind.into() }),
         };
         reader.end("viewer message")?;
@@ -120,9 +117,19 @@ impl Event {
             Event::Text(text) => writer.u8(TEXT).raw(text.as_bytes()),
             Event::Refresh => writer.u8(REFRESH),
             Event::Size { width, height } => writer.u8(SIZE).u32(*width).u32(*height),
+            Event::Fetch => writer.u8(FETCH),
         };
         writer.finish()
     }
+}
+
+/// Parses a text that goes on to the end of the message.
+pub(super) fn parse_text<'a>(reader: &mut Reader<'a>) -> Result<&'a str, WireError> {
+    let (bytes, limit) = (reader.rest(), TEXT_BYTES_MAX as u64);
+    if bytes.len() > TEXT_BYTES_MAX {
+        return Err(WireError::TooLong { what: "text", length: bytes.len() as u64, limit });
+    }
+    std::str::from_utf8(bytes).map_err(|_| WireError::Text { what: "text" })
 }
 
 fn parse_bounded(
