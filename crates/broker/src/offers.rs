@@ -5,7 +5,7 @@
 
 use crate::share_request::{DeviceChoice, MakePartner, ShareDevice};
 use contract::ServiceError;
-use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Opened, Role, Time};
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Opened, Role, Time};
 use flow::types::FlowPlan;
 use hub::hub::{Hub, HubPlan, HubStats};
 use hub::origin::PartnerOrigin;
@@ -13,10 +13,12 @@ use modules::Pipelines;
 use modules::TransportPlan;
 use modules::now;
 use modules::registry;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use sandbox::is_sandbox_required;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use trust::PeerKey;
@@ -292,9 +294,28 @@ impl Shared {
         self.pipe = None;
     }
 
+    /// Returns the reason if the device was unplugged while no peer uses it. A user's worker notices this by itself.
+    pub fn unplugged(&self) -> Option<&'static str> {
+        let Source::Spec(spec) = &self.source else { return None };
+        let is_pluggable =
+            registry::device_class(&spec.class).is_some_and(|class| class.subsystem().is_some());
+        if !self.present || !self.users.is_empty() || !is_pluggable {
+            return None;
+        }
+        if let Some(PartnerOrigin::Opened(opened)) = &self.opened
+            && opened.descriptors.iter().any(is_hung_up)
+        {
+            return Some("it was unplugged");
+        }
+        let is_missing = spec.target.starts_with("/dev/") && !Path::new(&spec.target).exists();
+        // The same device may have another path since it was plugged in again, but an open one works.
+        (is_missing && self.opened.is_none()).then_some("its node is gone")
+    }
+
     /// Marks the device as unavailable; the host searches for it from now on.
     pub fn mark_gone(&mut self) {
         self.pipe = None;
+        self.opened = None;
         self.present = false;
         self.reopen_at = now().after(REOPEN_INTERVAL);
     }
@@ -342,12 +363,51 @@ impl Shared {
     }
 }
 
+/// Returns whether the driver of an open device reports that the device is gone.
+fn is_hung_up(descriptor: &OwnedFd) -> bool {
+    let is_device = fstat(descriptor)
+        .is_ok_and(|known| FileType::from_raw_mode(known.st_mode) == FileType::CharacterDevice);
+    let mut polled = [PollFd::new(descriptor, PollFlags::empty())];
+    is_device
+        && poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().contains(PollFlags::HUP)
+}
+
 /// Opens a device and offers it under this number.
 pub fn add_offer<'a>(
     offers: &'a mut Offers,
     number: u64,
     device: &ShareDevice,
 ) -> Result<&'a Shared, ServiceError> {
+    let name = offer_name(device)?;
+    if offers.values().any(|other| other.name == name) {
+        return Err(taken(&name));
+    }
+    let opened = open_shared(device, name)?;
+    Ok(offers.entry(number).insert_entry(opened).into_mut())
+}
+
+/// Checks a device that is to be offered beside others with these names, as far as this is possible without opening it,
+/// and adds its name.
+pub fn check_offer(device: &ShareDevice, names: &mut Vec<String>) -> Result<(), ServiceError> {
+    let name = offer_name(device)?;
+    if let DeviceChoice::Spec(text) = &device.device {
+        let spec = registry::device_spec(text, Role::Device)?;
+        plan_flows(device, &name, &spec.class, &registry::flows(&spec)?)?;
+    }
+    if names.contains(&name) {
+        return Err(taken(&name));
+    }
+    names.push(name);
+    Ok(())
+}
+
+fn taken(name: &str) -> ServiceError {
+    ServiceError::Usage(format!("two devices are called `{name}`: give one another name (--name)"))
+}
+
+/// Returns the device's name in the catalogue.
+fn offer_name(device: &ShareDevice) -> Result<String, ServiceError> {
     let name = match (&device.name, &device.device) {
         (Some(name), _) => name.clone(),
         (None, DeviceChoice::Spec(text)) => default_name(text),
@@ -356,11 +416,37 @@ pub fn add_offer<'a>(
     if name.is_empty() || name.len() > wire::control::NAME_BYTES_MAX {
         return Err(ServiceError::Usage(format!("`{name}` cannot be a device's name: 1 to 255 bytes")));
     }
-    if offers.values().any(|other| other.name == name) {
-        return Err(ServiceError::Usage(format!("two devices are called `{name}`: give one a --name")));
+    Ok(name)
+}
+
+/// Checks the pipelines and the policy for several hosts with the device's flows, and completes them.
+fn plan_flows(
+    device: &ShareDevice,
+    name: &str,
+    class: &str,
+    flows: &[FlowOffer],
+) -> Result<(Pipelines, Option<HubPlan>), ServiceError> {
+    for offer in flows {
+        let pipelines = &device.pipelines;
+        let own = match offer.direction {
+            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
+            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
+        };
+        for pipeline in own.into_iter().flatten() {
+            pipeline.check(&offer.format).map_err(|error| ServiceError::Usage(error.to_string()))?;
+        }
     }
-    let opened = open_shared(device, name)?;
-    Ok(offers.entry(number).insert_entry(opened).into_mut())
+    let pipelines = device.pipelines.clone().or_recommended(class, flows).map_err(ServiceError::Usage)?;
+    let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
+    let hub_plan = HubPlan::decide(&device.hub, own).map_err(ServiceError::Usage)?;
+    let hears = flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
+    if hub_plan.is_some() && hears && is_sandbox_required() {
+        return Err(ServiceError::Usage(format!(
+            "`{name}` cannot be shared with several hosts at once under --require-sandbox: this process would handle \
+             their messages without a sandbox. Share it with one host at a time"
+        )));
+    }
+    Ok((pipelines, hub_plan))
 }
 
 fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, ServiceError> {
@@ -374,26 +460,7 @@ fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, ServiceErro
         }
         DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
     };
-    for offer in &description.flows {
-        let pipelines = &device.pipelines;
-        let own = match offer.direction {
-            FlowDirection::DeviceToApplication => [&pipelines.via, &pipelines.require],
-            FlowDirection::ApplicationToDevice => [&pipelines.via_back, &None],
-        };
-        for pipeline in own.into_iter().flatten() {
-            pipeline.check(&offer.format).map_err(|error| ServiceError::Usage(error.to_string()))?;
-        }
-    }
-    let pipelines = device.pipelines.clone().or_recommended(&description).map_err(ServiceError::Usage)?;
-    let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
-    let hub_plan = HubPlan::decide(&device.hub, own).map_err(ServiceError::Usage)?;
-    let hears = description.flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
-    if hub_plan.is_some() && hears && is_sandbox_required() {
-        return Err(ServiceError::Usage(format!(
-            "`{name}` cannot be shared with several hosts at once under --require-sandbox: this process would handle \
-             their messages without a sandbox. Share it with one host at a time"
-        )));
-    }
+    let (pipelines, hub_plan) = plan_flows(device, &name, &description.class, &description.flows)?;
     let reopen_at = Time::ZERO;
     Ok(Shared {
         name,

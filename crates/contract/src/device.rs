@@ -185,6 +185,13 @@ pub trait DeviceClass: Sync {
         Vec::new()
     }
 
+    /// The flows of a device that its spec alone determines, without opening it; empty if there are none. Checks the
+    /// options of the spec.
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        let _ = spec;
+        Ok(Vec::new())
+    }
+
     /// Opens the device, or makes the application's node. `like` describes the remote device that a node is
     /// made for. It comes from the network, so it must be checked.
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError>;

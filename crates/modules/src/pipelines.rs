@@ -1,7 +1,7 @@
 //! The pipelines that one host requests for a driver.
 
 use crate::registry;
-use contract::{Description, FlowDirection, FlowOffer, Secret};
+use contract::{FlowDirection, FlowOffer, Secret};
 use pipeline::{NamedOutlet, Origin, Pipeline};
 
 /// The pipelines that one host requests for a driver.
@@ -38,10 +38,10 @@ impl Pipelines {
         })
     }
 
-    /// Fills in the pipeline that the device class recommends, for each flow that has none.
-    pub fn or_recommended(mut self, description: &Description) -> Result<Pipelines, String> {
-        let Some(class) = registry::device_class(&description.class) else { return Ok(self) };
-        for flow in &description.flows {
+    /// Fills in the pipeline that the device class recommends, for each of these flows that has none.
+    pub fn or_recommended(mut self, class: &str, flows: &[FlowOffer]) -> Result<Pipelines, String> {
+        let Some(class) = registry::device_class(class) else { return Ok(self) };
+        for flow in flows {
             let own = match flow.direction {
                 FlowDirection::DeviceToApplication if self.require.is_some() => continue,
                 FlowDirection::DeviceToApplication => &mut self.via,

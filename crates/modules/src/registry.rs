@@ -1,7 +1,7 @@
 //! All modules: the tables of `stages`, `devices` and `transports`.
 
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Kind, Opened, Pair, Partner, PartnerError,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Kind, Opened, Pair, Partner, PartnerError,
     PartnerResult, Role, TransportClass,
 };
 use std::borrow::Cow;
@@ -53,6 +53,11 @@ pub fn with_class(text: &str, role: Role) -> Cow<'_, str> {
 /// The device class that users call `word`, if that is not its name.
 pub fn class_called(word: &str) -> Option<&'static str> {
     devices::address::other_name(word, Role::Device)
+}
+
+/// Returns the flows that the spec of a device alone determines, and checks its options.
+pub fn flows(spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+    class_of(spec)?.flows(spec)
 }
 
 /// Opens the device that a spec names.

@@ -111,6 +111,11 @@ impl DeviceClass for Evdev {
         discovery::list()
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        // Only the device tells whether it takes feedback.
+        Ok(vec![offer(FlowDirection::DeviceToApplication)])
+    }
+
     fn open(
         &self,
         spec: &DeviceSpec,
@@ -234,8 +239,11 @@ impl DeviceClass for Uinput {
     }
 }
 
+fn offer(direction: FlowDirection) -> FlowOffer {
+    FlowOffer { direction, format: Format::Evdev, class: FlowClass::State }
+}
+
 fn describe(properties: &Properties) -> Description {
-    let offer = |direction| FlowOffer { direction, format: Format::Evdev, class: FlowClass::State };
     let mut flows = vec![offer(FlowDirection::DeviceToApplication)];
     if properties.has_feedback() {
         flows.push(offer(FlowDirection::ApplicationToDevice));

@@ -10,9 +10,9 @@ use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter, now,
 };
 use contract::{
-    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate,
-    Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError, PartnerResult,
-    PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
+    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowOffer,
+    FlowTemplate, Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError,
+    PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
 };
 use program::{Outcome, Program};
 use std::os::fd::AsFd;
@@ -37,11 +37,16 @@ impl DeviceClass for Exec {
         "COMMAND"
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Framing::of(spec)?;
+        Ok(plain::both_flows())
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let flows = self.flows(spec)?;
         let started = program::start(&spec.target)
             .map_err(|error| os(format!("starting `{}`", spec.target), error, None))?;
-        let description = plain::description(spec, plain::both_flows(), "stdout");
+        let description = plain::description(spec, flows, "stdout");
         let descriptors = vec![started.output, started.control];
         Ok(Opened { spec: spec.clone(), role, description, descriptors })
     }

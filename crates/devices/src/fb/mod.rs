@@ -74,6 +74,11 @@ impl DeviceClass for Fb {
         (0..32).filter_map(listing).collect()
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        let flows = plain::video_flow().into_iter();
+        Ok(flows.map(|flow| FlowOffer { class: FlowClass::State, ..flow }).collect())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let (access, operation) = match role {
             Role::Device => (OFlags::RDONLY, "opening"),
@@ -85,11 +90,7 @@ impl DeviceClass for Fb {
         })?;
         let layout = Layout::find(&file, Path::new(&spec.target))
             .map_err(|problem| DeviceError::Spec { what: format!("`{}`", spec.target), problem })?;
-        let flows: Vec<FlowOffer> = plain::video_flow()
-            .into_iter()
-            .map(|flow| FlowOffer { class: FlowClass::State, ..flow })
-            .collect();
-        let mut description = plain::description(spec, flows, "window");
+        let mut description = plain::description(spec, self.flows(spec)?, "window");
         description.properties = layout.emit();
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![file] })
     }

@@ -6,8 +6,8 @@ pub(crate) mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
-    Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::OwnedFd;
@@ -67,10 +67,15 @@ impl DeviceClass for File {
         "PATH"
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Framing::of(spec)?;
+        Ok(plain::forward_flow())
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+        let flows = self.flows(spec)?;
         let descriptor = open(&spec.target, role, spec.options.flag("append"), like)?;
-        let description = plain::description(spec, plain::forward_flow(), "stdout");
+        let description = plain::description(spec, flows, "stdout");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }
 

@@ -9,8 +9,8 @@ mod writer;
 use crate::stream::{Channel, StreamPartner};
 use crate::{plain, y4m};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
-    Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use reader::Reader;
 use writer::Writer;
@@ -53,9 +53,13 @@ impl DeviceClass for Mjpeg {
         "mjpeg"
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(plain::video_flow())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         let descriptor = y4m::open_film(spec, role, like)?;
-        let description = plain::description(spec, plain::video_flow(), self.application());
+        let description = plain::description(spec, self.flows(spec)?, self.application());
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }
 

@@ -7,9 +7,9 @@ use crate::flows::{Endpoint, FlowPartner};
 use crate::plain;
 use crate::stream::now;
 use contract::{
-    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message,
-    ModuleEntry, Next, Opened, Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report,
-    Role, Time,
+    Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowOffer, Format,
+    Message, ModuleEntry, Next, Opened, Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness,
+    Report, Role, Time,
 };
 
 /// The class `null`.
@@ -30,8 +30,12 @@ impl DeviceClass for Null {
         ""
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(plain::forward_flow())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let description = plain::description(spec, plain::forward_flow(), "null");
+        let description = plain::description(spec, self.flows(spec)?, "null");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
     }
 

@@ -12,8 +12,8 @@ use crate::stream::now;
 use buffers::Pool;
 use contract::{
     Body, Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowClass, FlowKey,
-    FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options, Partner,
-    PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Role, Time, local,
+    FlowOffer, FlowTemplate, Format, Message, ModuleEntry, Next, Opened, OptionKind, OptionSpec, Options,
+    Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
 use std::ops::Range;
@@ -63,8 +63,7 @@ impl DeviceClass for Pattern {
         ""
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        let mut description = plain::description(spec, plain::forward_flow(), "null");
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         let (format, class) = match format(&spec.options) {
             Format::Motion => (Format::Motion, FlowClass::State),
             format => (format, FlowClass::Reliable),
@@ -72,7 +71,12 @@ impl DeviceClass for Pattern {
         if format == Format::Video {
             Scene::new(&spec.options).map_err(|problem| wrong_scene(spec, problem))?;
         }
-        description.flows.iter_mut().for_each(|flow| (flow.format, flow.class) = (format.clone(), class));
+        let flow = |flow| FlowOffer { format: format.clone(), class, ..flow };
+        Ok(plain::forward_flow().into_iter().map(flow).collect())
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        let description = plain::description(spec, self.flows(spec)?, "null");
         Ok(Opened { spec: spec.clone(), role, description, descriptors: Vec::new() })
     }
 

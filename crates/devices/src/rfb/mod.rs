@@ -35,8 +35,8 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, Kind, ModuleEntry, Opened, OptionKind,
-    OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, ModuleEntry, Opened,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -225,7 +225,7 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
             init.height,
             plain::view_note(is_view_only)
         ),
-        flows: plain::screen_flows(is_view_only),
+        flows: Rfb.flows(spec)?,
         application: Rfb.application(),
         properties: properties.finish(),
     };
@@ -286,6 +286,10 @@ impl DeviceClass for Rfb {
 
     fn pipeline(&self, direction: FlowDirection) -> &'static str {
         plain::screen_pipeline(direction)
+    }
+
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(plain::screen_flows(plain::is_view_only(spec)))
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -179,6 +179,10 @@ impl DeviceClass for Serial {
         listings
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(flows())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         match role {
             Role::Device => open_port(spec, &spec.target),

@@ -6,8 +6,8 @@ mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
-    Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,12 +35,17 @@ const TCP_OPTIONS: &[OptionSpec] = &[
     ),
 ];
 
-fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Result<Opened, DeviceError> {
+fn flows(spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
     Framing::of(spec)?;
+    Ok(plain::both_flows())
+}
+
+fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Result<Opened, DeviceError> {
+    let flows = flows(spec)?;
     let operation = || format!("connecting to {}:{}", spec.class, spec.target);
     let descriptor =
         connected.map_err(|error| os(operation(), error, Some("is a server listening there?")))?;
-    let description = plain::description(spec, plain::both_flows(), "stdout");
+    let description = plain::description(spec, flows, "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }
 
@@ -74,6 +79,10 @@ impl DeviceClass for Unix {
         "PATH"
     }
 
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        flows(spec)
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         opened(spec, role, UnixStream::connect(&spec.target).map(OwnedFd::from))
     }
@@ -95,6 +104,10 @@ impl DeviceClass for Tcp {
 
     fn target(&self) -> &'static str {
         "HOST:PORT"
+    }
+
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        flows(spec)
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -8,8 +8,8 @@ use crate::stream::{
     Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter, reopen,
 };
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, ModuleEntry, Opened, OptionKind, OptionSpec, Partner,
-    Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -46,10 +46,15 @@ pub(crate) fn duplicate(stream: BorrowedFd<'_>, class: &str) -> Result<OwnedFd, 
         .map_err(|error| os(format!("opening {class}"), error, Some("it is closed")))
 }
 
-fn open(spec: &DeviceSpec, role: Role, stream: BorrowedFd<'_>) -> Result<Opened, DeviceError> {
+fn flows(spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
     Framing::of(spec)?;
+    Ok(plain::forward_flow())
+}
+
+fn open(spec: &DeviceSpec, role: Role, stream: BorrowedFd<'_>) -> Result<Opened, DeviceError> {
+    let flows = flows(spec)?;
     let descriptor = duplicate(stream, &spec.class)?;
-    let description = plain::description(spec, plain::forward_flow(), "stdout");
+    let description = plain::description(spec, flows, "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }
 
@@ -75,6 +80,10 @@ impl DeviceClass for Stdin {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Device
+    }
+
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        flows(spec)
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

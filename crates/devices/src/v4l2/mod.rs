@@ -99,6 +99,11 @@ impl DeviceClass for V4l2 {
         discovery::list()
     }
 
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        picture_options(spec)?;
+        Ok(camera_flows())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         let options = picture_options(spec)?;
         match role {
@@ -172,19 +177,24 @@ fn initial_settings(
         .map_err(|problem| wrong(spec, format!("option `set`: {problem}")))
 }
 
+/// The flows of a camera. Also one without controls has both: the second turns it on and off.
+fn camera_flows() -> Vec<FlowOffer> {
+    let offer = |direction, format, class| FlowOffer { direction, format, class };
+    vec![
+        offer(FlowDirection::DeviceToApplication, Format::Video, FlowClass::Timely),
+        offer(FlowDirection::ApplicationToDevice, Format::Controls, FlowClass::State),
+    ]
+}
+
 fn open_camera(spec: &DeviceSpec, node: Node, options: &PictureOptions) -> Result<Opened, DeviceError> {
     let capability = &node.capability;
     let geometry = negotiate::camera(node.descriptor.as_fd(), &capability.card, options)?;
     let properties = Properties::query(node.descriptor.as_fd(), &capability.card, &capability.bus, geometry)
         .map_err(|error| os(format!("querying the controls of {}", capability.card), error, None))?;
-    let offer = |direction, format, class| FlowOffer { direction, format, class };
-    let mut flows = vec![offer(FlowDirection::DeviceToApplication, Format::Video, FlowClass::Timely)];
-    // Also for a camera without controls: this flow turns the camera on and off.
-    flows.push(offer(FlowDirection::ApplicationToDevice, Format::Controls, FlowClass::State));
     let description = Description {
         class: "v4l2".into(),
         summary: format!("{} ({})", properties.card, describe(&geometry)),
-        flows,
+        flows: camera_flows(),
         application: "v4l2",
         properties: properties.to_bytes(),
     };

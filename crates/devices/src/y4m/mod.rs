@@ -11,8 +11,8 @@ use crate::plain::{self, os};
 use crate::stream::{Channel, StreamPartner};
 use crate::{file, stdio};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, Format, ModuleEntry, Opened, OptionKind, OptionSpec,
-    Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, Opened, OptionKind,
+    OptionSpec, Partner, Role, local,
 };
 use reader::Reader;
 use rustix::fs::FileType;
@@ -58,9 +58,13 @@ impl DeviceClass for Y4m {
         "y4m"
     }
 
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(plain::video_flow())
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         let descriptor = open_film(spec, role, like)?;
-        let description = plain::description(spec, plain::video_flow(), self.application());
+        let description = plain::description(spec, self.flows(spec)?, self.application());
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
     }
 
