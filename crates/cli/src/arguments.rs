@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Attach(Attach),
     /// Pair this host with another: one host shows a code, the other enters it
     Pair(Pair),
-    /// List, rename, restrict and remove the paired hosts
+    /// List, add, rename, restrict and remove the paired hosts
     Peers(Peers),
     /// Connect a device to an application on this host, without a network
     Connect(Connect),
@@ -237,8 +237,8 @@ pub(crate) struct Edit {
 
 #[derive(Debug, Args)]
 pub(crate) struct Json {
-    /// Print JSON
-    #[arg(long)]
+    /// Print JSON, one object a line
+    #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
@@ -319,6 +319,29 @@ pub(crate) struct Peers {
 pub(crate) enum PeersAction {
     /// List the paired hosts (the default)
     List,
+    /// Print the key line of this host: `outboard peers add` on another host takes it
+    #[command(name = "self")]
+    Own,
+    /// Make a host known by its key line, without a code. Nothing changes if it is known like this
+    ///
+    /// A key line is `ed25519 KEY NAME [address=HOST] [may-open=DEVICE,...]`. `may-open` is the permit of the host on this
+    /// one, as `outboard peers restrict` sets it; a line without it changes no permit. This host's own line has no effect.
+    #[command(
+        after_help = "Exit status: 0 the host is known like this now, 1 the list cannot be written,                             2 the line is wrong, or its name belongs to another host; then nothing has changed."
+    )]
+    Add {
+        /// Key line that `outboard peers self` prints on the other host; `-` reads lines from standard input
+        #[arg(required = true, value_name = "KEYLINE")]
+        line: Vec<String>,
+        /// Name of the host on this one [default: the name in the line]
+        #[arg(long)]
+        name: Option<String>,
+        /// Give the name to this key even if another host has it; that host is removed
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Print the key lines of all paired hosts, with their permits
+    Export,
     /// Rename a host
     Rename {
         /// Name of the host

@@ -1,9 +1,12 @@
 //! `outboard pair` and `outboard peers`: pairs two hosts, and lists and edits the paired hosts.
 
+mod key_lines;
+
 use crate::arguments::{Pair, Peers, PeersAction};
 use crate::output::{Events, Failure, print, print_json, printable};
 use crate::services::stop_on_signals;
 use broker::console::{PATIENCE, PeerStatus, Status, survey};
+use broker::place::listen_address;
 use broker::{DEFAULT_PORT, with_port};
 use contract::ServiceError;
 use qrcode::render::unicode::Dense1x2;
@@ -78,7 +81,7 @@ pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
 fn show(trust: Trust, words: &Pair, events: &Events) -> Result<Paired, Failure> {
     let name = words.name.as_deref();
     let offer = match &words.listen {
-        Some(listen) => Offer::new(trust, resolve(&with_port(listen))?[0], name)?,
+        Some(listen) => Offer::new(trust, listen_address(listen)?, name)?,
         // A running `share` may have the default port: use any other.
         None => {
             let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
@@ -166,6 +169,11 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     sys::address::resolve(address).map_err(|error| Failure::Failed(format!("{address}: {error}")))
 }
 
+/// Returns this host's address for other hosts, if it has one.
+fn shown_address() -> Option<String> {
+    own_address().map(written)
+}
+
 /// Formats the address for use before a port.
 fn written(ip: IpAddr) -> String {
     match ip {
@@ -219,11 +227,23 @@ pub(crate) fn peers(words: Peers) -> Result<(), Failure> {
     let trust = Trust::open()?;
     match words.action.unwrap_or(PeersAction::List) {
         PeersAction::List => return list(&trust, words.json.json),
-        PeersAction::Rename { name, new } => trust.edit(|peers| peers.rename(&name, &new))?,
+        PeersAction::Own => return key_lines::own(&trust, words.json.json),
+        PeersAction::Export => return key_lines::export(&trust, words.json.json),
+        PeersAction::Add { line, name, replace } => {
+            return key_lines::add(&trust, &line.join(" "), name, replace, words.json.json);
+        }
+        PeersAction::Rename { name, new } => {
+            key_lines::warn_if_listed(&trust, &name)?;
+            trust.edit(|peers| peers.rename(&name, &new))?;
+        }
         PeersAction::Restrict { name, devices, all } => {
+            key_lines::warn_if_listed(&trust, &name)?;
             trust.edit(|peers| peers.restrict(&name, (!all).then_some(devices)))?;
         }
-        PeersAction::Remove { name } => drop(trust.edit(|peers| peers.remove(&name))?),
+        PeersAction::Remove { name } => {
+            key_lines::warn_if_listed(&trust, &name)?;
+            trust.edit(|peers| peers.remove(&name))?;
+        }
     }
     if words.json.json { list(&trust, true) } else { Ok(()) }
 }

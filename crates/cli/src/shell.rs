@@ -2,8 +2,9 @@
 
 use crate::arguments::Arguments;
 use crate::output::{Failure, print};
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
+use std::io;
 
 /// `outboard completions`.
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
@@ -18,11 +19,20 @@ pub(crate) fn man() -> Result<(), Failure> {
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for subcommand in command.get_subcommands() {
-        let man = clap_mangen::Man::new(subcommand.clone());
-        page.extend_from_slice(format!(".SH \"{}\"\n", subcommand.get_name().to_uppercase()).as_bytes());
-        man.render_synopsis_section(&mut page)?;
-        man.render_options_section(&mut page)?;
-    }
+    sections(&command, "", &mut page)?;
     print(&String::from_utf8_lossy(&page))
+}
+
+/// Writes one section for each command below `parent`: `PEERS`, then `PEERS ADD`.
+fn sections(parent: &Command, prefix: &str, page: &mut Vec<u8>) -> io::Result<()> {
+    for command in parent.get_subcommands() {
+        let title = format!("{prefix}{}", command.get_name().to_uppercase());
+        let man = clap_mangen::Man::new(command.clone());
+        page.extend_from_slice(format!(".SH \"{title}\"\n").as_bytes());
+        man.render_synopsis_section(page)?;
+        man.render_description_section(page)?;
+        man.render_options_section(page)?;
+        sections(command, &format!("{title} "), page)?;
+    }
+    Ok(())
 }

@@ -6,6 +6,7 @@
 pub mod channel;
 mod files;
 mod identity;
+mod key_line;
 pub mod keys;
 mod kinds;
 pub mod link_keys;
@@ -23,10 +24,10 @@ use files::Stamp;
 pub use files::state_directory;
 use identity::Identity;
 pub use identity::PeerKey;
+pub use key_line::KeyLine;
 use kinds::Kinds;
 pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, join};
-pub use peers::SELF;
-pub use peers::{Peer, Peers};
+pub use peers::{LineEffect, PEERS_MAX, Peer, Peers, SELF};
 pub use places::{KeyRefusal, Target};
 use rustls::{ClientConfig, ServerConfig};
 use std::net::SocketAddr;
@@ -79,6 +80,11 @@ impl Trust {
     /// The public key that identifies this host.
     pub fn key(&self) -> PeerKey {
         self.identity.key
+    }
+
+    /// The line that makes this host known to others: [`Peers::add_line`]. `host` is its name.
+    pub fn key_line(&self, host: &str, address: Option<String>) -> KeyLine {
+        KeyLine { key: self.key(), name: peers::as_name(host), address, may_open: None }
     }
 
     /// The secret of the stateless resets sent from this address after a restart (RFC 9000, section

@@ -1,15 +1,16 @@
 //! The known hosts: names, keys, addresses and permitted devices.
 //!
 //! Configurations name hosts, so a name belongs to one key for ever: a name that was removed or changed is kept with its
-//! key and given to no other host.
+//! key and given to no other host. Only the owner passes a name on, by a line with another key for it ([`KeyLine`]).
 
-use crate::PeerKey;
+use crate::{KeyLine, PeerKey};
 use contract::ServiceError;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use sys::address::host_of;
 
 /// Limit of known hosts.
-const PEERS_MAX: usize = 1024;
+pub const PEERS_MAX: usize = 1024;
 /// Limit of present and former names together.
 const NAMES_MAX: usize = 4096;
 /// Limit of a name, in bytes.
@@ -35,6 +36,23 @@ pub struct Peer {
     /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_open: Option<Vec<String>>,
+    /// The directory of key lines that lists it: there it is edited, and it is removed with its line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed_in: Option<String>,
+}
+
+/// The effect of a key line on the known hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LineEffect {
+    /// The host is new.
+    Added,
+    /// The host was known with another name, address or permit.
+    Changed,
+    /// The host was known with all of this.
+    Unchanged,
+    /// The line is this host's own, and has no effect.
+    Own,
 }
 
 /// A former name of a host, which no other host may get.
@@ -43,6 +61,12 @@ pub struct Peer {
 struct FormerName {
     name: String,
     key: PeerKey,
+}
+
+impl Peer {
+    fn new(name: String, key: PeerKey, address: Option<String>) -> Peer {
+        Peer { name, key, address, places: Vec::new(), may_open: None, listed_in: None }
+    }
 }
 
 /// The list of known hosts.
@@ -204,8 +228,96 @@ impl Peers {
         };
         self.former.retain(|former| former.name != added.name);
         let name = added.name.clone();
-        self.peers.push(Peer { name, key, address, places: Vec::new(), may_open: None });
+        self.peers.push(Peer::new(name, key, address));
         Ok(added)
+    }
+
+    /// Adds the host of a key line, or changes it to match the line; a line without a permit changes none. `own` is the
+    /// key of this host. With `replace`, the host takes its name from any other host, which is removed.
+    pub fn add_line(
+        &mut self,
+        line: &KeyLine,
+        own: &PeerKey,
+        replace: bool,
+    ) -> Result<LineEffect, ServiceError> {
+        if line.key == *own {
+            return Ok(LineEffect::Own);
+        }
+        if replace {
+            self.release(&line.name, &line.key);
+        }
+        self.check_name(&line.name, Some(&line.key)).map_err(|error| {
+            let is_taken = self.is_taken(&line.name, Some(&line.key)) && line.name != SELF;
+            let advice = if is_taken { "; `--replace` gives the name to this key" } else { "" };
+            ServiceError::Usage(format!("{error}{advice}"))
+        })?;
+        let before = self.of_key(&line.key).cloned();
+        self.add(&line.name, Some(&line.name), line.key, line.address.clone())?;
+        if line.may_open.is_some() {
+            self.restrict(&line.name, line.may_open.clone())?;
+        }
+        Ok(match before {
+            None => LineEffect::Added,
+            Some(before) if self.of_key(&line.key) == Some(&before) => LineEffect::Unchanged,
+            Some(_) => LineEffect::Changed,
+        })
+    }
+
+    /// Makes the hosts of a directory the ones in its lines: adds, changes and removes hosts. The lines decide on names
+    /// and permits; a name of a host that is known no longer can have another key.
+    pub fn declare(&mut self, directory: &str, lines: &[KeyLine], own: &PeerKey) -> Result<(), ServiceError> {
+        let lines: Vec<_> = lines.iter().filter(|line| line.key != *own).collect();
+        let is_gone = |peer: &&Peer| {
+            peer.listed_in.as_deref() == Some(directory) && lines.iter().all(|line| line.key != peer.key)
+        };
+        let gone: Vec<_> = self.peers.iter().filter(is_gone).map(|peer| peer.name.clone()).collect();
+        gone.iter().try_for_each(|name| self.remove(name).map(drop))?;
+        // Two hosts may swap names, so all old names go first.
+        for peer in &mut self.peers {
+            if let Some(line) = lines.iter().find(|line| line.key == peer.key)
+                && line.name != peer.name
+            {
+                let name = std::mem::replace(&mut peer.name, line.name.clone());
+                self.former.push(FormerName { name, key: peer.key });
+            }
+        }
+        for line in lines {
+            if let Some(other) = self.peers.iter().find(|peer| peer.name == line.name && peer.key != line.key)
+            {
+                return Err(ServiceError::Usage(format!(
+                    "{directory} gives the name `{}` to the key {}, but it belongs to the key {}: rename that host",
+                    line.name,
+                    line.key.short(),
+                    other.key.short()
+                )));
+            }
+            self.former.retain(|former| former.name != line.name);
+            self.add_line(line, own, false)?;
+            let index = self.index_of(&line.name)?;
+            let peer = &mut self.peers[index];
+            peer.may_open = line.may_open.clone();
+            peer.listed_in = Some(directory.into());
+        }
+        Ok(())
+    }
+
+    /// Frees a name that belongs to another host than the one with this key: a host of that name is removed.
+    fn release(&mut self, name: &str, key: &PeerKey) {
+        self.peers.retain(|peer| peer.name != name || peer.key == *key);
+        self.former.retain(|former| former.name != name || former.key == *key);
+    }
+
+    /// Returns the key lines of all hosts, with their permits.
+    pub fn key_lines(&self) -> impl Iterator<Item = KeyLine> {
+        self.peers.iter().map(|peer| {
+            let latest = || peer.places.first().map(|place| host_of(place).to_string());
+            KeyLine {
+                key: peer.key,
+                name: peer.name.clone(),
+                address: peer.address.clone().or_else(latest),
+                may_open: peer.may_open.clone(),
+            }
+        })
     }
 
     /// Renames a host.
@@ -251,7 +363,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Makes a valid name from the name that an unknown host sent.
-fn as_name(text: &str) -> String {
+pub(super) fn as_name(text: &str) -> String {
     let fits = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = text.chars().take(32).map(fits).collect();
     // A host named like an address would own that address.

@@ -175,6 +175,80 @@ fn a_name_belongs_to_one_key_for_ever() {
     }
 }
 
+/// Returns the line of a host whose key has this byte.
+fn line(byte: u8, name: &str, may_open: Option<&[&str]>) -> KeyLine {
+    let may_open = may_open.map(|devices| devices.iter().map(|device| device.to_string()).collect());
+    KeyLine { key: PeerKey([byte; 32]), name: name.into(), address: None, may_open }
+}
+
+#[test]
+fn a_key_line_has_its_effect_once() {
+    let (mut peers, own) = (Peers::default(), PeerKey([9; 32]));
+    let mut add = |line: KeyLine| peers.add_line(&line, &own, false);
+    assert_eq!(add(line(9, "self", None)).unwrap(), LineEffect::Own);
+    for (effect, line) in [
+        (LineEffect::Added, line(1, "studio", Some(&["cam"]))),
+        (LineEffect::Unchanged, line(1, "studio", Some(&["cam"]))),
+        (LineEffect::Unchanged, line(1, "studio", None)),
+        (LineEffect::Changed, line(1, "studio", Some(&[]))),
+        (LineEffect::Changed, line(1, "desk", None)),
+        (LineEffect::Added, line(2, "lab", None)),
+    ] {
+        let shown = line.to_string();
+        assert_eq!(add(line).unwrap(), effect, "{shown}");
+    }
+    assert_eq!(
+        peers.named("desk").unwrap().may_open,
+        Some(Vec::new()),
+        "a line without a permit changes none"
+    );
+    // Names of present and of former hosts stay theirs, until the owner decides.
+    for taken in ["desk", "studio"] {
+        let error = peers.add_line(&line(3, taken, None), &own, false).unwrap_err().to_string();
+        assert!(error.contains("`--replace`"), "{error}");
+        assert_eq!(
+            peers.add_line(&line(3, taken, None), &own, true).unwrap() == LineEffect::Added,
+            taken == "desk"
+        );
+    }
+    let lines: Vec<_> = peers.key_lines().map(|line| line.to_string()).collect();
+    assert_eq!(lines, [line(2, "lab", None), line(3, "studio", None)].map(|line| line.to_string()));
+    assert!(peers.add_line(&line(3, SELF, None), &own, true).is_err());
+}
+
+#[test]
+fn a_directory_of_key_lines_decides_on_its_hosts() {
+    let (mut peers, own) = (Peers::default(), PeerKey([9; 32]));
+    peers.add("guest", None, PeerKey([5; 32]), None).unwrap();
+    let names = |peers: &Peers| -> Vec<(String, u8)> {
+        let mut names: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.key.0[0])).collect();
+        names.sort();
+        names
+    };
+    let mut declare = |lines: &[KeyLine]| {
+        peers.declare("/etc/peers.d", lines, &own).map(|()| names(&peers)).map_err(|error| error.to_string())
+    };
+    let is = |found: Result<Vec<(String, u8)>, String>, expected: &[(&str, u8)]| {
+        let expected: Vec<_> = expected.iter().map(|(name, byte)| (name.to_string(), *byte)).collect();
+        assert_eq!(found.unwrap(), expected);
+    };
+    let [a, b, own_line] = [line(1, "a", Some(&["cam"])), line(2, "b", None), line(9, "me", None)];
+    is(declare(&[a, b, own_line]), &[("a", 1), ("b", 2), ("guest", 5)]);
+    // Two hosts swap names, and one loses its permit.
+    is(declare(&[line(1, "b", None), line(2, "a", Some(&[]))]), &[("a", 2), ("b", 1), ("guest", 5)]);
+    // A host has a new key; the other one is gone.
+    is(declare(&[line(3, "a", None)]), &[("a", 3), ("guest", 5)]);
+    assert!(declare(&[line(3, "a", None), line(4, "guest", None)]).unwrap_err().contains("`guest`"));
+    let listed: Vec<_> = peers.iter().map(|peer| peer.listed_in.is_some()).collect();
+    assert_eq!(listed, [false, true]);
+    // A former host keeps its name from every host but a listed one.
+    assert!(peers.rename("a", "b").is_err());
+    peers.declare("/etc/peers.d", &[line(5, "guest", Some(&["cam"]))], &own).unwrap();
+    assert_eq!(names(&peers), [("guest".to_string(), 5)]);
+    peers.declare("/etc/peers.d", &[], &own).unwrap();
+    assert!(peers.iter().next().is_none(), "a host leaves with its line");
+}
+
 #[test]
 fn the_right_code_pairs_once() {
     let (a, b) = (User::new(), User::new());
