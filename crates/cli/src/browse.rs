@@ -3,11 +3,12 @@
 use crate::arguments::Devices;
 use crate::catalogue;
 use crate::confirm::confirm_place;
-use crate::output::{Failure, one_line, print, print_json, printable};
+use crate::output::{Failure, one_line, print, print_json, print_json_lines};
 use crate::services::stop_on_signals;
 use broker::discovery;
 use broker::place::check_peer;
 use broker::{Offered, browse, parse_target};
+use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 use sys::address::host_name;
@@ -53,13 +54,18 @@ fn wrong_host(text: &str) -> String {
     }
 }
 
+/// The devices at one time, with `--watch`.
+#[derive(Serialize)]
+struct Catalogue<'a> {
+    devices: &'a [Offered],
+}
+
 fn show(devices: &[Offered], json: bool, watch: bool) -> Result<(), Failure> {
     if json && watch {
-        let line = serde_json::to_string(devices).map_err(|error| Failure::Failed(error.to_string()))?;
-        return print(&printable(&format!("{line}\n")));
+        return print_json(&Catalogue { devices });
     }
     if json {
-        return print_json(&devices);
+        return print_json_lines(devices);
     }
     let mut text = String::new();
     let width = devices.iter().map(|device| device.name.chars().count()).max().unwrap_or_default();
@@ -84,7 +90,7 @@ pub(crate) fn find(seconds: f64, json: bool) -> Result<(), Failure> {
         time.map_err(|_| Failure::Usage(format!("`{seconds}` is not a duration: write seconds, such as 3")))?;
     let found = discovery::find(time)?;
     if json {
-        return print_json(&found);
+        return print_json_lines(&found);
     }
     let mut text = String::new();
     let width = found.iter().map(|host| host.name.chars().count()).max().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `devices` and `modules`: lists local devices and the module tables.
 
-use crate::output::{Failure, print, print_json};
+use crate::output::{Failure, print, print_json_lines};
 use contract::{FlowDirection, ModuleEntry, OptionSpec, Role, Scope, nearest};
 use modules::registry;
 use serde::Serialize;
@@ -20,7 +20,7 @@ pub(crate) fn devices(json: bool) -> Result<(), Failure> {
         .map(|listing| Device { device: listing.spec, summary: listing.summary, problem: listing.problem })
         .collect();
     if json {
-        return print_json(&found);
+        return print_json_lines(&found);
     }
     let mut text = String::new();
     let width = found.iter().map(|device| device.device.chars().count()).max().unwrap_or_default();
@@ -123,7 +123,7 @@ pub(crate) fn modules(name: Option<&str>, json: bool) -> Result<(), Failure> {
         }
     }
     match (json, name) {
-        (true, _) => print_json(&modules),
+        (true, _) => print_json_lines(&modules),
         (false, None) => print(&overview(&modules)),
         (false, Some(_)) => print(&modules.iter().map(describe).collect::<Vec<_>>().join("\n")),
     }

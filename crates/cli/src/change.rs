@@ -1,7 +1,7 @@
 //! `outboard change`: requests another pipeline for a flow, through the console of the process that runs it.
 
 use crate::arguments::Change;
-use crate::output::{Failure, print, printable};
+use crate::output::{Failure, print, print_json, printable};
 use broker::console::{Answer, Operation, PATIENCE, Status, ask, ask_all};
 use pipeline::Edit;
 use serde::Serialize;
@@ -32,13 +32,11 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("{}: no answer: {error}", console.display())))?;
     match answer {
         Answer::Changed { pipeline } => {
-            let text = match json.json {
-                true => serde_json::to_string(&Changed { name: &name, back, pipeline: &pipeline })
-                    .map_err(|error| Failure::Failed(error.to_string()))?,
-                false if pipeline.is_empty() => format!("{} now has no pairs", printable(&name)),
-                false => format!("{} now uses {}", printable(&name), printable(&pipeline)),
-            };
-            print(&format!("{text}\n"))
+            if json.json {
+                return print_json(&Changed { name: &name, back, pipeline: &pipeline });
+            }
+            let uses = if pipeline.is_empty() { "has no pairs".into() } else { format!("uses {pipeline}") };
+            print(&printable(&format!("{name} now {uses}\n")))
         }
         Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
         other => Err(Failure::Failed(format!("{}: unexpected answer {other:?}", console.display()))),

@@ -2,7 +2,7 @@
 
 use crate::arguments::Control;
 use crate::change::find;
-use crate::output::{Failure, print, printable};
+use crate::output::{Failure, print, print_json, printable};
 use broker::console::{Answer, Operation, ask};
 use serde::Serialize;
 
@@ -23,13 +23,12 @@ pub(crate) fn control(words: Control) -> Result<(), Failure> {
     match answer {
         Answer::Said { text } => {
             let controls: Vec<_> = text.lines().collect();
-            let text = match json.json {
-                true => serde_json::to_string(&Report { name: &name, controls })
-                    .map_err(|error| Failure::Failed(error.to_string()))?,
-                false if controls.is_empty() => format!("{} has no settings", printable(&name)),
-                false => controls.into_iter().map(printable).collect::<Vec<_>>().join("\n"),
-            };
-            print(&format!("{text}\n"))
+            if json.json {
+                return print_json(&Report { name: &name, controls });
+            }
+            let text =
+                if controls.is_empty() { format!("{name} has no settings") } else { controls.join("\n") };
+            print(&printable(&format!("{text}\n")))
         }
         Answer::Refused { problem } => Err(Failure::Failed(printable(&problem))),
         other => Err(Failure::Failed(format!("{}: unexpected answer {other:?}", console.display()))),

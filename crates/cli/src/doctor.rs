@@ -1,6 +1,6 @@
 //! `doctor`: checks this host for missing features and permissions, and shows fixes.
 
-use crate::output::{Failure, print, print_json};
+use crate::output::{Failure, print, print_json_lines};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -92,7 +92,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
     ];
-    if json { print_json(&checks) } else { print(&checks.iter().map(describe).collect::<String>()) }
+    if json { print_json_lines(&checks) } else { print(&checks.iter().map(describe).collect::<String>()) }
 }
 
 fn describe(check: &Check) -> String {

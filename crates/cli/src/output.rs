@@ -45,11 +45,16 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Prints a value as JSON on standard output.
+/// Prints a value as one line of JSON on standard output.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.to_string()))?;
+    let text = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;
     // JSON does not escape every control character of a terminal.
     print(&printable(&format!("{text}\n")))
+}
+
+/// Prints each value as one line of JSON on standard output.
+pub(crate) fn print_json_lines<T: Serialize>(values: &[T]) -> Result<(), Failure> {
+    values.iter().try_for_each(print_json)
 }
 
 /// Prints text on standard output.

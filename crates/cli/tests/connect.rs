@@ -6,7 +6,6 @@
 mod support;
 
 use contract::Role;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::Value;
 use std::fs::File;
@@ -17,7 +16,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use support::{Ended, PATIENCE, Scratch, command, end, outboard, terminate, wait_until};
+use support::{Ended, PATIENCE, Scratch, command, end, outboard, pseudo_terminal, terminate, wait_until};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
 /// More than the buffers of ports, pipes and terminals.
@@ -94,14 +93,10 @@ fn source(class: &str, scratch: &Scratch, pattern: &[u8]) -> Source {
 
 /// Creates a terminal as a serial port. Writes `content` into its other end after the terminal is in raw mode.
 fn fed_port(content: Vec<u8>) -> (String, Receiver<()>) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let (mut master, path) = pseudo_terminal();
     let (done, fed) = channel();
     thread::spawn(move || {
         // Keep it open, so that the master does not hang up between its users.
-        let mut master = File::from(master);
         wait_until("the port is raw", || {
             tcgetattr(&master).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ICANON))
         });

@@ -19,14 +19,14 @@ fn a_watcher_sees_devices_appear_and_disappear() {
     let mut service = Service::start(&["run", &file]);
     let address = service.wait("listening")["address"].as_str().unwrap().to_string();
     let seen = outboard(&["devices", &address, "--insecure", "--json"]).done().json();
-    assert_eq!((&seen[0]["name"], &seen[0]["present"]), (&"one".into(), &true.into()), "{seen}");
+    assert_eq!((&seen["name"], &seen["present"]), (&"one".into(), &true.into()), "{seen}");
     outboard(&["devices", &address]).refused(1, &["--insecure"]);
     let mut watch = command(&["devices", &address, "--insecure", "--watch", "--json"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let mut names = || {
         let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        let devices = line.as_array().unwrap().iter();
+        let devices = line["devices"].as_array().unwrap().iter();
         let mut names: Vec<_> = devices.map(|one| one["name"].as_str().unwrap().to_string()).collect();
         names.sort();
         names
@@ -55,14 +55,14 @@ fn an_announced_host_is_found_and_names_no_device() {
         if share.pending().iter().any(|event| event["event"] == "warning") {
             return testkit::skip::here("no multicast DNS");
         }
-        let found = outboard(&["find", "--seconds", "1", "--json"]).done().json();
-        assert!(!found.to_string().contains("secret"), "{found}");
-        let addresses =
-            found.as_array().unwrap().iter().flat_map(|host| host["addresses"].as_array().unwrap());
+        let told = outboard(&["find", "--seconds", "1", "--json"]).done();
+        let found = told.json_lines();
+        assert!(!told.text().contains("secret"), "{found:?}");
+        let addresses = found.iter().flat_map(|host| host["addresses"].as_array().unwrap());
         if addresses.into_iter().any(|found| *found == address) {
             break;
         }
-        assert!(since.elapsed() < PATIENCE, "{address} is not among {found}");
+        assert!(since.elapsed() < PATIENCE, "{address} is not among {found:?}");
     }
     assert_eq!(share.stop(), Some(0));
 }

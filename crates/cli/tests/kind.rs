@@ -3,7 +3,6 @@
 
 mod support;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use support::users::{User, paired};
-use support::{PATIENCE, Scratch, Service, end, outboard};
+use support::{PATIENCE, Scratch, Service, end, outboard, pseudo_terminal};
 
 /// Shares a device under the name `camera`.
 fn share(user: &User, device: &str) -> (Service, String) {
@@ -92,16 +91,13 @@ fn an_expected_kind_is_checked_in_run_files_and_without_authentication() {
 
 /// Runs a command with a terminal as its three streams. Returns the child and the other end of the terminal.
 fn in_terminal(mut command: Command) -> (std::process::Child, File) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let path = ptsname(&master, Vec::new()).unwrap();
+    let (master, path) = pseudo_terminal();
     let slave = || -> Stdio {
-        let file = OpenOptions::new().read(true).write(true).open(path.to_str().unwrap()).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         OwnedFd::from(file).into()
     };
     let child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
-    (child, master.into())
+    (child, master)
 }
 
 /// Reads from a terminal until it shows `words`.
@@ -249,7 +245,7 @@ fn view(options: &str) -> (String, usize, Receiver<u8>, [Service; 2]) {
         }
     }
     let flows = attached["pipelines"].as_array().unwrap().len();
-    (listed[0]["summary"].to_string(), flows, input, [share, attach])
+    (listed["summary"].to_string(), flows, input, [share, attach])
 }
 
 #[test]

@@ -2,13 +2,12 @@
 
 mod support;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::json;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::process::Stdio;
 use support::users::{User, pair, paired};
-use support::{Service, end};
+use support::{Service, end, pseudo_terminal};
 
 /// Returns `a` and `c`, both at 127.0.0.1 and both paired with `b` under these names.
 fn two_peers() -> (User, User, User) {
@@ -71,12 +70,9 @@ fn a_name_leads_to_its_places_and_demands_its_key() {
 
 /// A terminal on which the program asks.
 fn terminal() -> (File, File) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let (master, path) = pseudo_terminal();
     let slave = File::options().read(true).write(true).open(path).unwrap();
-    (File::from(master), slave)
+    (master, slave)
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 mod support;
 
-use serde_json::Value;
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 use support::{Scratch, command, end, outboard, outboard_fed};
 
@@ -88,8 +88,7 @@ fn bench_executes_the_installed_benchmark_program() {
 #[test]
 fn every_module_is_listed_and_described() {
     let listed = outboard(&["modules"]).done();
-    let all = outboard(&["modules", "--json"]).done().json();
-    let modules = all.as_array().unwrap();
+    let modules = outboard(&["modules", "--json"]).done().json_lines();
     let of_kind =
         |kind: &str| modules.iter().filter(|module| module["kind"].as_str().unwrap().contains(kind)).count();
     assert_eq!(of_kind("pair"), modules::registry::pairs().len());
@@ -98,7 +97,7 @@ fn every_module_is_listed_and_described() {
         modules.len() - of_kind("pair") - of_kind("transport") - of_kind("limits"),
         modules::registry::device_classes().len()
     );
-    for module in modules {
+    for module in &modules {
         let name = module["name"].as_str().unwrap();
         assert!(
             listed.text().lines().any(|line| line.trim_start().starts_with(name)),
@@ -114,17 +113,36 @@ fn every_module_is_listed_and_described() {
 
 #[test]
 fn reports_are_available_in_json() {
-    let devices = outboard(&["devices", "--json"]).done().json();
-    assert!(devices.as_array().unwrap().iter().all(|device| device["device"].is_string()));
-    let checks = outboard(&["doctor", "--json"]).done().json();
-    for check in checks.as_array().unwrap() {
+    let devices = outboard(&["devices", "--json"]).done().json_lines();
+    assert!(devices.iter().all(|device| device["device"].is_string()));
+    let checks = outboard(&["doctor", "--json"]).done().json_lines();
+    for check in &checks {
         let fine = check["state"] == "ok";
         assert!(fine || check["fix"].is_string(), "no fix for {check}");
     }
-    let is_said =
-        |checks: &Value, name: &str| checks.as_array().unwrap().iter().any(|check| check["name"] == name);
-    assert!(is_said(&checks, "breaks and modem lines") && is_said(&checks, "uinput"));
+    let is_said = |name: &str| checks.iter().any(|check| check["name"] == name);
+    assert!(is_said("breaks and modem lines") && is_said("uinput"));
     assert!(outboard(&["doctor"]).done().text().contains("no breaks and no modem lines"));
+}
+
+#[test]
+fn a_display_without_a_server_is_not_listed() {
+    let directory = std::path::Path::new("/tmp/.X11-unix");
+    fs::create_dir_all(directory).unwrap();
+    // Numbers that no server has.
+    let number = 50_000 + std::process::id() % 9000;
+    let socket = directory.join(format!("X{number}"));
+    let is_listed = || {
+        let devices = outboard(&["devices", "--json"]).done().json_lines();
+        devices.into_iter().find(|device| device["device"] == format!("x11::{number}"))
+    };
+    let server = UnixListener::bind(&socket).unwrap();
+    let listed = is_listed().expect("a server that does not answer is listed");
+    assert!(listed["problem"].is_string(), "{listed}");
+    drop(server);
+    let dead = (socket.exists(), is_listed());
+    fs::remove_file(&socket).unwrap();
+    assert_eq!(dead, (true, None));
 }
 
 #[test]

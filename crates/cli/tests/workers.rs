@@ -534,8 +534,8 @@ fn a_required_sandbox_is_applied_or_reported_missing() {
     while !is_told() {
         assert!(since.elapsed() < PATIENCE, "`top` does not say that its flows are locked up");
     }
-    let checks = outboard(&["doctor", "--json"]).done().json();
-    let sandbox = checks.as_array().unwrap().iter().find(|check| check["name"] == "sandbox").unwrap();
+    let checks = outboard(&["doctor", "--json"]).done().json_lines();
+    let sandbox = checks.iter().find(|check| check["name"] == "sandbox").unwrap();
     assert_eq!(sandbox["state"], "ok", "{sandbox}");
 }
 

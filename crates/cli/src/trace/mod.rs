@@ -6,7 +6,7 @@ mod perfetto;
 mod table;
 
 use crate::arguments::Trace;
-use crate::output::{Failure, print};
+use crate::output::{Failure, print, print_json};
 use crate::terminal::Terminal;
 use broker::console::{Answer, Operation, PATIENCE, ask_all, survey};
 use passage::Assembly;
@@ -157,10 +157,7 @@ impl Tracer {
 
 fn write(view: &View<'_>, json: bool) -> Result<(), Failure> {
     match json {
-        true => {
-            let text = serde_json::to_string(view).map_err(|error| Failure::Failed(error.to_string()))?;
-            print(&format!("{text}\n"))
-        }
+        true => print_json(view),
         false => print(&format!("{}\n\n", view.lines().join("\n"))),
     }
 }

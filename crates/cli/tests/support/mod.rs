@@ -2,9 +2,12 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod driven;
+pub(crate) mod schema;
 pub(crate) mod users;
 
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -76,6 +79,12 @@ impl Ended {
 
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Returns the objects of an output with one object a line.
+    pub(crate) fn json_lines(&self) -> Vec<Value> {
+        let object = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        self.text().lines().map(object).collect()
     }
 
     #[track_caller]
@@ -162,6 +171,15 @@ pub(crate) fn end(mut child: Child, name: &str) -> Ended {
 pub(crate) fn figure(figures: &Value, name: &str) -> f64 {
     let mut all = figures.as_array().unwrap().iter();
     all.find(|figure| figure[0] == name).map_or(-1.0, |figure| figure[1].as_f64().unwrap())
+}
+
+/// Makes a pseudo-terminal. Returns the end of the emulator, which no child process inherits, and the path of the other.
+pub(crate) fn pseudo_terminal() -> (File, String) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    (master.into(), path)
 }
 
 /// Waits until `done` returns true.
@@ -291,7 +309,11 @@ fn read_events(stdout: ChildStdout) -> Receiver<Value> {
     let (send, receive) = channel();
     thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            let event = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in `{line}`"));
+            let event: Value =
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in `{line}`"));
+            let is_of_pair =
+                ["code", "wrong-guess", "crowded", "paired"].iter().any(|kind| event["event"] == *kind);
+            schema::check(if is_of_pair { "pair" } else { "event" }, &event);
             if send.send(event).is_err() {
                 break;
             }
