@@ -153,6 +153,9 @@ pub struct Status {
     /// Entries of the run file that do not run, with the reason; only from a `run`.
     #[serde(default)]
     pub problems: Vec<String>,
+    /// Entries of the run file that wait for a device; only from a `run`.
+    #[serde(default)]
+    pub waiting: Vec<String>,
 }
 
 /// The state of a session with another host.

@@ -4,7 +4,7 @@ use crate::discovery;
 use contract::{ServiceError, nearest};
 use modules::registry;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use sys::address::{host_of, is_bare_v6, with_port_of};
@@ -59,17 +59,19 @@ pub fn parse_target(text: &str) -> Option<Target> {
     (is_complete && is_whole).then_some(target)
 }
 
-/// Checks that the peer that the target names, if any, is paired.
-pub fn check_peer(target: &Target, trust: Option<&Trust>) -> Result<(), ServiceError> {
+/// Checks that the peer that the target names, if any, is paired: in `known`, or else in the stored list.
+pub fn check_peer(target: &Target, trust: Option<&Trust>, known: Option<&Peers>) -> Result<(), ServiceError> {
     match (&target.peer, trust) {
         (None, _) => Ok(()),
-        (Some(peer), Some(trust)) => match trust.peers()?.required(peer) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(ServiceError::Usage(format!(
-                "{error}; a peer stands before the `@`, not a user: `{}` alone is enough",
-                target.host()
-            ))),
-        },
+        (Some(peer), Some(trust)) => {
+            match known.map_or_else(|| trust.peers(), |known| Ok(known.clone()))?.required(peer) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(ServiceError::Usage(format!(
+                    "{error}; a peer stands before the `@`, not a user: `{}` alone is enough",
+                    target.host()
+                ))),
+            }
+        }
         (Some(peer), None) => Err(ServiceError::Usage(format!(
             "`{peer}@` names a peer, but `insecure` does not authenticate peers: use one of the two"
         ))),
@@ -193,11 +195,19 @@ fn unknown_host(target: &Target, peers: Option<&Peers>, error: &io::Error) -> Se
     ServiceError::Unreachable(format!("`{host}` is no name of a paired host and has no address; {advice}"))
 }
 
-/// Parses the address that a device host listens on.
+/// Parses the address that a device host listens on. A port alone is that port of all addresses.
 pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
     let (_, host) = split_transport(text)?;
-    let wrong = |why: String| {
-        ServiceError::Usage(format!("cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT]"))
+    let wrong = |why: &str| {
+        ServiceError::Usage(format!(
+            "cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT] or a port"
+        ))
     };
-    Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(error.to_string()))?[0])
+    let port = host.strip_prefix(':').unwrap_or(host);
+    // The resolver would take a number for an IPv4 address (inet_aton(3)).
+    if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        let port: u16 = port.parse().map_err(|_| wrong("a port is a number below 65536"))?;
+        return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    }
+    Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(&error.to_string()))?[0])
 }

@@ -195,6 +195,7 @@ impl DeviceHost {
             }
             if now() >= look_at {
                 self.refresh_known(emit);
+                self.find_unplugged(emit);
                 self.admissions.report_suppressed(emit);
                 self.divide_processor(emit);
                 self.attention.forget(now());

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use sys::address::host_name;
 use trust::keys::read_key_file;
-use trust::{PeerKey, Trust};
+use trust::{PeerKey, Peers, Trust};
 
 /// The options of `share`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,10 +25,12 @@ pub struct ShareWords {
     /// Pipeline, device to application.
     pub via: Option<String>,
     /// Pipeline, application to device.
+    #[serde(alias = "via-back")]
     pub via_back: Option<String>,
     /// The only pipeline, device to application, that a peer may request.
     pub require: Option<String>,
     /// A key file for pairs that encrypt, in addition to the session's key.
+    #[serde(alias = "key-file")]
     pub key_file: Option<PathBuf>,
     /// Outlets of side ports, `PAIR[.PORT]=SPEC` each.
     #[serde(default, rename = "port", deserialize_with = "one_or_several")]
@@ -52,6 +54,7 @@ pub struct ShareWords {
     #[serde(default)]
     pub insecure: bool,
     /// Limits, `name=value,...` of [`LIMITS`](crate::LIMITS).
+    #[serde(alias = "limit")]
     pub limits: Option<String>,
 }
 
@@ -86,9 +89,15 @@ impl ShareWords {
 
 impl ShareWords {
     /// Finds the keys of the peers in `allow`, once: a later request has the same keys, and no other peer can get the
-    /// permission with a name.
-    pub fn find_peers(&mut self) -> Result<(), ServiceError> {
-        self.allowed = Some(self.allowed_keys()?);
+    /// permission with a name. `known` replaces the stored list of peers.
+    pub fn find_peers(&mut self, known: Option<&Peers>) -> Result<(), ServiceError> {
+        let keys = |peers: &Peers| {
+            self.allow.iter().map(|name| peers.required(name).map(|peer| peer.key)).collect::<Result<_, _>>()
+        };
+        self.allowed = Some(match known.filter(|_| !self.insecure) {
+            Some(peers) => keys(peers)?,
+            None => self.allowed_keys()?,
+        });
         Ok(())
     }
 

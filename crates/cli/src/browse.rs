@@ -23,7 +23,7 @@ pub(crate) fn devices(words: Devices) -> Result<(), Failure> {
     let Some(host) = words.host else { return catalogue::devices(words.json.json) };
     let trust = (!words.insecure).then(Trust::open).transpose()?;
     let target = parse_target(&host).ok_or_else(|| Failure::Usage(wrong_host(&host)))?;
-    check_peer(&target, trust.as_ref())?;
+    check_peer(&target, trust.as_ref(), None)?;
     let stop = Stop::new()?;
     if words.watch {
         stop_on_signals(&stop)?;

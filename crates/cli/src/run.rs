@@ -1,7 +1,7 @@
 //! `run`, `reload` and `health`: runs the entries of a file as a service.
 
 use crate::arguments::{Log, Run};
-use crate::output::{Events, Failure, print, print_json};
+use crate::output::{Events, Failure, print, print_json, printable};
 use crate::services::{stop_on_signals, use_worker_processes};
 use broker::console::{Answer, Operation, PATIENCE, Status, Survey, ask, survey};
 use daemon::metrics;
@@ -20,8 +20,8 @@ pub(crate) fn run(words: Run) -> Result<(), Failure> {
     }
     let source = Source::at(&words.file)?;
     if words.check {
-        source.check()?;
-        return print("the file is valid\n");
+        let remarks: String = source.check()?.iter().map(|remark| format!("{remark}\n")).collect();
+        return print(&printable(&format!("{remarks}the file is valid\n")));
     }
     let at = words.metrics.as_deref().map(metrics::address).transpose()?;
     let log = if words.report.json { Log::Events } else { words.log };
@@ -131,7 +131,7 @@ pub(crate) fn health(process: Option<i32>, json: bool) -> Result<(), Failure> {
 }
 
 fn waiting(status: &Status) -> Vec<String> {
-    let mut waiting = Vec::new();
+    let mut waiting = status.waiting.clone();
     for peer in &status.peers {
         if let Some(seconds) = peer.silent_seconds {
             waiting.push(format!("{}: {} is silent for {seconds:.0} s", status.role, peer.name));

@@ -125,6 +125,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         raw: words.raw,
         expect: words.expect,
         accepted: Vec::new(),
+        known: None,
         via: words.via.via,
         via_back: words.via.via_back,
         key_file: words.via.key_file,

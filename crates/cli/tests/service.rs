@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, command, outboard, terminate};
+use support::{PATIENCE, Scratch, Service, command, outboard, pseudo_terminal, terminate, wait_until};
 
 /// Entry of a run file that shares a device.
 fn share(device: &str, name: &str, listen: &str) -> String {
@@ -207,9 +207,50 @@ fn check_reports_errors_and_starts_nothing() {
     outboard(&["run", "--check", &file]).refused(2, &["[ADDRESS:]PORT"]);
     std::fs::write(&file, text.replace("record=file", "record=fil")).unwrap();
     outboard(&["run", "--check", &file]).refused(2, &["port `record=fil:"]);
+    // The errors for which `run` refuses a file are found by the check.
+    let refused = |text: &str, code: i32, says: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        outboard(&["run", "--check", &file]).refused(code, says);
+        outboard(&["run", &file]).refused(code, says);
+    };
+    let twice = share("pattern", "p", "127.0.0.1:0") + &share("null", "p", "127.0.0.1:0");
+    refused(&twice, 2, &["[[share]] number 2 (null): two devices are called `p`"]);
+    refused(&share("pattern", "p", "192.0.2.1"), 1, &["listening on 192.0.2.1:7845: Cannot assign"]);
+    refused(&share("pattern", "p", "78460"), 2, &["cannot listen on `78460`"]);
+    refused("[share]\ndevice = 'pattern'", 2, &["line 1", "write `[[share]]`, with two brackets"]);
+    refused("[[share]]\ndevice = 'pattern'\nvia-bak = 'null'", 2, &["line 3", "did you mean `via_back`?"]);
+    let port = free_port();
+    std::fs::write(&file, share("pattern", "p", &port.to_string())).unwrap();
+    outboard(&["run", "--check", &file]).done();
+    let mut service = Service::start(&["run", &file]);
+    let address = service.wait("listening")["address"].as_str().unwrap().to_string();
+    assert!(address.ends_with(&format!(":{port}")) && address.starts_with(['[', '0']), "{address}");
     outboard(&["run", "/dev/zero"]).refused(2, &["/dev/zero: longer than"]);
     outboard(&["run", "/nowhere/run.toml"]).refused(1, &["reading /nowhere/run.toml: No such file"]);
     outboard(&["reload", "--process", "1"]).refused(1, &["no `outboard run`"]);
+}
+
+#[test]
+fn an_unplugged_device_is_reported_before_anybody_uses_it() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    // A terminal whose other end closes is a serial port that was unplugged.
+    let (master, port) = pseudo_terminal();
+    let rule = "[[share]]\ndevice = 'evdev:name=no such device*'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+    std::fs::write(&file, share(&format!("serial:{port}"), "plc", "127.0.0.1:0") + rule).unwrap();
+    let mut service = Service::start(&["run", &file]);
+    service.wait("listening");
+    let health = || {
+        let told =
+            outboard(&["health", "--process", &service.child.id().to_string(), "--json"]).done().json();
+        told["processes"][0]["waiting"].clone()
+    };
+    let waits = "share evdev:name=no such device*: no such device is plugged in";
+    assert_eq!(health(), serde_json::json!([waits]));
+    drop(master);
+    let gone = "share: plc is not plugged in";
+    wait_until("the report", || health().as_array().unwrap().iter().any(|line| line == gone));
+    assert_eq!(service.wait("device-gone")["name"], "plc");
 }
 
 #[test]

@@ -17,13 +17,15 @@
 //! metrics = "9845"
 //! ```
 
+mod tables;
+
 use crate::wrong_origin::{is_device, wrong_origin};
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
 use broker::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
-use contract::{Kind, KindChange, Role, ServiceError};
+use contract::{Kind, KindChange, Role, ServiceError, nearest};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
@@ -31,7 +33,7 @@ use pipeline::Joined;
 use serde::Deserialize;
 use std::path::PathBuf;
 use sys::address::host_name;
-use trust::Target;
+use trust::{Peers, Target};
 
 /// Longest line of a run file that an error shows in full.
 const SHOWN_BYTES_MAX: usize = 500;
@@ -55,11 +57,16 @@ pub struct AttachWords {
     /// Kinds that the user has accepted in this process.
     #[serde(skip)]
     pub accepted: Vec<KindChange>,
+    /// Hosts to look names up in, instead of the stored list: a check changes no list.
+    #[serde(skip)]
+    pub known: Option<Peers>,
     /// Pipeline, device to application.
     pub via: Option<String>,
     /// Pipeline, application to device.
+    #[serde(alias = "via-back")]
     pub via_back: Option<String>,
     /// A key file for pairs that encrypt, in addition to the session's key.
+    #[serde(alias = "key-file")]
     pub key_file: Option<PathBuf>,
     /// Outlets of side ports, `PAIR[.PORT]=SPEC` each.
     #[serde(default, rename = "port", deserialize_with = "one_or_several")]
@@ -70,6 +77,7 @@ pub struct AttachWords {
     #[serde(default)]
     pub insecure: bool,
     /// Limits, `name=value,...` of [`LIMITS`].
+    #[serde(alias = "limit")]
     pub limits: Option<String>,
 }
 
@@ -84,8 +92,10 @@ pub struct ConnectWords {
     /// Pipeline, source to sink.
     pub via: Option<String>,
     /// Pipeline, sink to source.
+    #[serde(alias = "via-back")]
     pub via_back: Option<String>,
     /// A key file for pairs that encrypt.
+    #[serde(alias = "key-file")]
     pub key_file: Option<PathBuf>,
     /// Outlets of side ports, `PAIR[.PORT]=SPEC` each.
     #[serde(default, rename = "port", deserialize_with = "one_or_several")]
@@ -97,16 +107,16 @@ pub struct ConnectWords {
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
     /// Devices to share.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables::share")]
     pub share: Vec<ShareWords>,
     /// Devices of other hosts to attach.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables::attach")]
     pub attach: Vec<AttachWords>,
     /// Raw paths on this host.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables::connect")]
     pub connect: Vec<ConnectWords>,
     /// Options of the process.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "tables::service")]
     pub service: ServiceWords,
 }
 
@@ -250,7 +260,7 @@ impl AttachWords {
             let target =
                 AttachTarget { name, application, pipelines, expect: self.expected(index, &origin)? };
             let known = trust(self.insecure)?;
-            check_peer(&origin.target, known.as_ref())?;
+            check_peer(&origin.target, known.as_ref(), self.known.as_ref())?;
             match requests.iter_mut().find(|request| origin.is_of(request)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
@@ -356,10 +366,22 @@ impl<'a> Origin<'a> {
 
 /// Formats an error with the line that contains it, unless that line is too long.
 fn shown(error: &toml::de::Error) -> String {
-    let text = error.to_string();
+    let text = format!("{}{}", error.to_string().trim_end(), advice(error.message()));
     match text.lines().all(|line| line.len() <= SHOWN_BYTES_MAX) {
-        true => text.trim_end().into(),
+        true => text,
         false => format!("{}, in a line of more than {SHOWN_BYTES_MAX} bytes", error.message()),
+    }
+}
+
+/// Returns advice for a word that is unknown: the nearest known one, or the way to write an option of the command line.
+fn advice(message: &str) -> String {
+    let mut words = message.strip_prefix("unknown field ").unwrap_or_default().split('`').skip(1).step_by(2);
+    let Some(unknown) = words.next() else { return String::new() };
+    match unknown {
+        "silence" => "; write limits = \"silence=...\"".into(),
+        "require_sandbox" | "require-sandbox" => "; it is an option of `outboard run`".into(),
+        "json" | "stats" | "log" => format!("; write `outboard run --{unknown}`"),
+        _ => nearest(unknown, words).map_or_else(String::new, |near| format!("; did you mean `{near}`?")),
     }
 }
 
@@ -375,7 +397,7 @@ pub fn is_stdout(application: &str) -> bool {
 }
 
 /// Adds the entry of the run file to an error.
-fn place(error: ServiceError, table: &str, index: usize, which: &str) -> ServiceError {
+pub(crate) fn place(error: ServiceError, table: &str, index: usize, which: &str) -> ServiceError {
     let at = format!("[[{table}]] number {} ({which})", index + 1);
     match error {
         ServiceError::Usage(problem) => ServiceError::Usage(format!("{at}: {problem}")),
@@ -466,12 +488,27 @@ mod tests {
             ("[[share]]\ndevice = 'null'\ncolour = 'red'", "line 3"),
             ("[[attach]]\nfrom = 7", "a string, or a list of strings"),
             ("[[teleport]]", "unknown field `teleport`"),
+            ("[[shares]]\ndevice = 'null'", "did you mean `share`?"),
+            ("[share]\ndevice = 'null'", "write `[[share]]`"),
+            ("[attach]\nfrom = 'a/b'", "write `[[attach]]`"),
+            ("[connect]\nsource = 'null'\nsink = 'null'", "write `[[connect]]`"),
+            ("[[service]]\nmetrics = '1'", "write `[service]`"),
+            ("[[share]]\ndevise = 'null'", "did you mean `device`?"),
+            ("[[share]]\ndevice = 'null'\nvia_bak = 'null'", "did you mean `via_back`?"),
+            ("[[attach]]\nfrom = 'a/b'\nsilence = '1s'", "limits = \"silence="),
+            ("[[share]]\ndevice = 'null'\nrequire-sandbox = true", "an option of `outboard run`"),
         ] {
             let problem = problem(RunFile::parse(text));
             assert!(problem.contains(says), "{text}: {problem}");
         }
         let endless = problem(RunFile::parse(&"\0".repeat(100_000)));
         assert!(endless.len() < 1000, "{} bytes", endless.len());
+        let apart = "[[share]]\ndevice = 'null'\nlisten = '1'\n[[share]]\ndevice = 'null'\nlisten = ':2'";
+        let apart = RunFile::parse(apart).unwrap().share_requests().unwrap();
+        let listens: Vec<_> = apart.iter().map(|request| request.listen.to_string()).collect();
+        assert_eq!(listens, ["[::]:1", "[::]:2"]);
+        let alike = "[[connect]]\nsource = 'null'\nsink = 'null'\nvia-back = 'null'\nkey-file = 'x'";
+        assert_eq!(RunFile::parse(alike).unwrap().connect[0].via_back.as_deref(), Some("null"));
         let file =
             RunFile::parse("[[share]]\ndevice = 'null'\n[[share]]\ndevice = 'pattern'\nvia = 'nul'").unwrap();
         let problem = problem(file.share_requests());

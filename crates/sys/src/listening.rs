@@ -49,6 +49,16 @@ impl Listening {
     }
 }
 
+/// Checks that this process may listen at this address, without listening. A port in use is no error: its owner may be
+/// the process that will listen there.
+pub fn check(at: SocketAddr) -> io::Result<()> {
+    match bound(at, SocketType::STREAM, SocketFlags::CLOEXEC) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
+        Err(error) if at.is_ipv6() && at.ip().is_unspecified() && lacks_ipv6(&error) => Ok(()),
+        bound => bound.map(drop),
+    }
+}
+
 /// Listens for connections. `[::]` covers both families, whatever `net.ipv6.bindv6only` says; on a host without
 /// IPv6 it covers IPv4. Errors are those of `bind(2)`.
 pub fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
@@ -186,6 +196,18 @@ mod tests {
             let (_, answered) = asking.recv_from(&mut bytes).unwrap();
             assert_eq!(answered, peer);
         }
+    }
+
+    #[test]
+    fn an_address_is_checked_without_listening() {
+        let listening = Listening::at("127.0.0.1:0".parse().unwrap()).unwrap();
+        check(listening.address).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        check(free).unwrap();
+        assert!(TcpStream::connect(free).is_err());
+        // Reserved for documentation (RFC 5737).
+        let error = check("192.0.2.1:7845".parse().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
     }
 
     #[test]

@@ -20,6 +20,16 @@ impl DeviceHost {
         self.sessions.values_mut().for_each(|session| session.push_catalogue(&self.shared));
     }
 
+    /// Notices devices that were unplugged while no peer uses them.
+    pub(super) fn find_unplugged(&mut self, emit: &mut dyn FnMut(Event)) {
+        for device in self.shared.values_mut() {
+            if let Some(reason) = device.unplugged() {
+                device.mark_gone();
+                emit(Event::DeviceGone { name: device.name.clone(), reason: reason.into() });
+            }
+        }
+    }
+
     /// Takes devices from silent users, and notifies new owners.
     fn take_marked(&mut self, emit: &mut dyn FnMut(Event)) {
         let wanted: Vec<_> = self.shared.values_mut().flat_map(Shared::take_marked).collect();

@@ -8,6 +8,7 @@
 //! An entry that fails now (an unplugged device, a host that does not answer) is reported and retried automatically,
 //! and the other entries keep running.
 
+mod fleet;
 mod hotplug;
 mod manager;
 mod notify;
@@ -38,6 +39,7 @@ use sys::poller::Poller;
 use sys::signal::Hangup;
 use sys::stop::Stop;
 use sys::uevent::Uevents;
+use trust::Trust;
 use unit::{Finished, Unit, UnitContext, Words};
 
 /// Timeout of each shutdown step.
@@ -188,6 +190,10 @@ impl Supervisor {
                 self.next += 1;
             }
         }
+        if let Some(fleet) = &plan.fleet {
+            fleet.apply(&Trust::open()?)?;
+            fleet.remarks().into_iter().for_each(|problem| (self.cx.emit)(Event::Warning { problem }));
+        }
         // From here on, only single entries can fail.
         if metrics.is_none() || endpoint.is_some() {
             self.endpoint = endpoint;
@@ -332,7 +338,9 @@ impl Supervisor {
         for (visitor, operation) in console.poll(&mut self.poller) {
             let answer = match operation {
                 Operation::Stats {} => {
-                    Answer::Status(Status { problems: self.problems(), ..Status::of("run", Vec::new()) })
+                    let waiting = self.sharings.iter().flat_map(Sharing::waiting).collect();
+                    let problems = self.problems();
+                    Answer::Status(Status { problems, waiting, ..Status::of("run", Vec::new()) })
                 }
                 Operation::Reload {} => match self.reload() {
                     Ok(done) => Answer::Reloaded(done),

@@ -1,15 +1,21 @@
 //! The plan of a run file, checked without starting, opening or creating anything.
 
-use crate::config::{AttachWords, ConnectWords, RunFile};
+use super::fleet::Fleet;
+use super::hotplug::is_rule;
+use crate::config::{AttachWords, ConnectWords, RunFile, place};
 use broker::ShareRequest;
 use broker::ShareWords;
+use broker::offers::check_offer;
 use contract::ServiceError;
 use hub::outlet;
 use session::Limits;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use sys::listening;
+use trust::Trust;
 
 /// Most bytes of a run file, far more than a user writes.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -33,6 +39,8 @@ pub(super) struct Plan {
     pub(super) connects: Vec<ConnectWords>,
     /// The address that serves metrics.
     pub(super) metrics: Option<SocketAddr>,
+    /// The key lines beside the file.
+    pub(super) fleet: Option<Fleet>,
 }
 
 /// One address to listen on, and the devices shared there.
@@ -68,7 +76,8 @@ impl Source {
 
     /// Reads and checks the source. An error names the entry.
     pub(super) fn plan(&self) -> Result<Plan, ServiceError> {
-        let plan = || Plan::of(&self.words()?);
+        let fleet = self.fleet()?;
+        let plan = || Plan::of(&self.words()?, fleet);
         match self {
             Source::File(path) => plan().map_err(|error| named(&path.display().to_string(), error)),
             Source::Text(_) => plan().map_err(|error| named("-", error)),
@@ -89,10 +98,36 @@ impl Source {
         }
     }
 
-    /// Checks the source without any effect.
-    pub fn check(&self) -> Result<(), ServiceError> {
-        self.plan().map(drop)
+    /// Reads the key lines beside the file, if there are some.
+    fn fleet(&self) -> Result<Option<Fleet>, ServiceError> {
+        match self {
+            Source::File(path) => Fleet::beside(path),
+            Source::Text(_) | Source::Share(_) => Ok(None),
+        }
     }
+
+    /// Checks the source without any effect. Returns remarks for the user.
+    pub fn check(&self) -> Result<Vec<String>, ServiceError> {
+        let plan = self.plan()?;
+        for at in plan.shares.iter().map(|share| share.request.listen).chain(plan.metrics) {
+            listening::check(at).map_err(|error| ServiceError::os(format!("listening on {at}"), error))?;
+        }
+        Ok(plan.fleet.map(|fleet| fleet.remarks()).unwrap_or_default())
+    }
+}
+
+/// Checks each device and its name, as far as this is possible without opening it.
+fn check_devices(shares: &[ShareWords]) -> Result<(), ServiceError> {
+    let mut names: BTreeMap<SocketAddr, Vec<String>> = BTreeMap::new();
+    for (index, words) in shares.iter().enumerate() {
+        let placed = |error| place(error, "share", index, &words.device);
+        let request = words.request().map_err(placed)?;
+        // The devices of a rule get numbers after their names.
+        let mut own = Vec::new();
+        let names = if is_rule(words) { &mut own } else { names.entry(request.listen).or_default() };
+        request.devices.iter().try_for_each(|device| check_offer(device, names)).map_err(placed)?;
+    }
+    Ok(())
 }
 
 /// Adds `place`, the name of the source, to an error.
@@ -103,7 +138,7 @@ fn named(place: &str, error: ServiceError) -> ServiceError {
     }
 }
 
-fn text_at(path: &Path) -> Result<String, ServiceError> {
+pub(super) fn text_at(path: &Path) -> Result<String, ServiceError> {
     let place = path.display().to_string();
     let file = File::open(path).map_err(|error| ServiceError::os(format!("reading {place}"), error))?;
     text_of(file, &place)
@@ -122,7 +157,8 @@ fn text_of(from: impl Read, place: &str) -> Result<String, ServiceError> {
 }
 
 impl Plan {
-    fn of(file: &RunFile) -> Result<Plan, ServiceError> {
+    fn of(file: &RunFile, fleet: Option<Fleet>) -> Result<Plan, ServiceError> {
+        let known = fleet.as_ref().map(|fleet| fleet.preview(&Trust::open()?)).transpose()?;
         // Outlets of side ports are opened, or created, only when an entry starts.
         let mut bare = file.clone();
         let ports = |ports: &mut Vec<String>| outlet::check(&std::mem::take(ports));
@@ -130,6 +166,10 @@ impl Plan {
         bare.share.iter_mut().try_for_each(|words| ports(&mut words.ports)).map_err(wrong)?;
         bare.attach.iter_mut().try_for_each(|words| ports(&mut words.ports)).map_err(wrong)?;
         bare.connect.iter_mut().try_for_each(|words| ports(&mut words.ports)).map_err(wrong)?;
+        for (index, words) in bare.share.iter_mut().enumerate() {
+            words.find_peers(known.as_ref()).map_err(|error| place(error, "share", index, &words.device))?;
+        }
+        bare.attach.iter_mut().for_each(|words| words.known = known.clone());
         let mut shares: Vec<SharePlan> = Vec::new();
         for request in bare.share_requests()? {
             shares.push(SharePlan {
@@ -137,17 +177,46 @@ impl Plan {
                 devices: vec![],
             });
         }
-        for words in &file.share {
+        for (words, checked) in file.share.iter().zip(&bare.share) {
             let listen = words.listen_address()?;
             if let Some(plan) = shares.iter_mut().find(|plan| plan.request.listen == listen) {
-                let mut words = words.clone();
-                words.find_peers()?;
-                plan.devices.push(words);
+                plan.devices.push(ShareWords { allowed: checked.allowed.clone(), ..words.clone() });
             }
         }
+        check_devices(&bare.share)?;
         bare.attach_requests()?;
         bare.connections()?;
         let metrics = file.service.metrics.as_deref().map(crate::metrics::address).transpose()?;
-        Ok(Plan { shares, attaches: file.attach.clone(), connects: file.connect.clone(), metrics })
+        Ok(Plan { shares, attaches: file.attach.clone(), connects: file.connect.clone(), metrics, fleet })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_checked_before_it_is_opened() {
+        let check = |text: &str| match Source::Text(text.into()).check() {
+            Ok(remarks) => remarks.concat(),
+            Err(error) => error.to_string(),
+        };
+        let share =
+            |device: &str, more: &str| format!("[[share]]\ndevice = '{device}'\ninsecure = true\n{more}\n");
+        for (text, says) in [
+            (share("null", "") + &share("null", ""), "number 2 (null): two devices are called `null`"),
+            (share("null", "name = ''"), "`` cannot be a device's name"),
+            (share("serial:/dev/ttyS0", "via = 'gray'"), "gray"),
+            (share("evdev:*", "via = 'scale(width=9)'"), "scale"),
+            (share("exec:cat,frame=word", ""), "frame"),
+            (share("pattern", "hub = 'copies'"), "hub"),
+            (share("null", "listen = '192.0.2.1'"), "listening on 192.0.2.1:7845: Cannot assign"),
+            (share("null", "[service]\nmetrics = '192.0.2.1:1'"), "listening on 192.0.2.1:1: Cannot assign"),
+        ] {
+            let found = check(&text);
+            assert!(found.contains(says), "{text}: {found}");
+        }
+        let fits = share("null", "") + &share("null", "listen = ':7846'") + &share("serial:/dev/tty*", "");
+        assert_eq!(check(&(fits + &share("serial:/dev/tty*", ""))), "");
     }
 }

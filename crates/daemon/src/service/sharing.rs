@@ -275,6 +275,15 @@ impl Sharing {
         }))
     }
 
+    /// Lists the rules without a device.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = String> {
+        let has_device = |rule: &ShareWords| {
+            self.devices.iter().any(|device| device.found.as_ref().is_some_and(|(own, _)| own == rule))
+        };
+        let waiting = self.rules.iter().filter(move |rule| !has_device(rule));
+        waiting.map(|rule| format!("share {}: no such device is plugged in", rule.device))
+    }
+
     /// Returns the time of the next retry.
     pub(super) fn retry_at(&self) -> Option<Time> {
         let devices = self.devices.iter().filter_map(|device| device.retry.at);
