@@ -32,11 +32,12 @@ use crate::clipboard as shared;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, Kind, Listing, ModuleEntry, Opened,
-    OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, Listing, ModuleEntry,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 /// The screen of a display.
@@ -97,15 +98,20 @@ fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened
     Ok(Opened { spec, role, description, descriptors: vec![socket, memory] })
 }
 
-/// Lists a display of this host. The problem says why a connection fails.
-fn listing(display: String) -> Listing {
-    let problem = connect::connect(&display, LIST_TIMEOUT).err().map(|error| error.to_string());
-    Listing {
+/// Lists a display of this host; `None` for the socket of a server that has ended. The problem says why a connection
+/// fails.
+fn listing(display: String) -> Option<Listing> {
+    let error = connect::connect(&display, LIST_TIMEOUT).err();
+    let is_dead = |error: &DeviceError| matches!(error, DeviceError::Os { error, .. } if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound));
+    if error.as_ref().is_some_and(is_dead) {
+        return None;
+    }
+    Some(Listing {
         spec: format!("x11:{display}"),
         summary: format!("the screen of display {display}"),
-        problem,
+        problem: error.map(|error| error.to_string()),
         ours: false,
-    }
+    })
 }
 
 impl DeviceClass for X11 {
@@ -139,7 +145,11 @@ impl DeviceClass for X11 {
     }
 
     fn list(&self) -> Vec<Listing> {
-        connect::local_displays().into_iter().map(listing).collect()
+        connect::local_displays().into_iter().filter_map(listing).collect()
+    }
+
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(plain::screen_flows(plain::is_view_only(spec)))
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
