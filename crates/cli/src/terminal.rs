@@ -43,10 +43,7 @@ impl Terminal {
     }
 
     pub(crate) fn columns(&self) -> usize {
-        match tcgetwinsize(rustix::stdio::stdout()) {
-            Ok(size) if size.ws_col > 0 => size.ws_col.into(),
-            _ => COLUMNS,
-        }
+        stdout_columns().unwrap_or(COLUMNS)
     }
 
     /// Replaces the content of the screen with these lines.
@@ -70,6 +67,17 @@ impl Terminal {
             true => Some(char::from(byte[0])),
             false => None,
         }
+    }
+}
+
+/// Returns the width of standard output, if it is a terminal.
+pub(crate) fn stdout_columns() -> Option<usize> {
+    if !isatty(rustix::stdio::stdout()) {
+        return None;
+    }
+    match tcgetwinsize(rustix::stdio::stdout()) {
+        Ok(size) if size.ws_col > 0 => Some(size.ws_col.into()),
+        _ => Some(COLUMNS),
     }
 }
 

@@ -1,0 +1,84 @@
+//! The tables of `outboard top`: they fit the screen.
+
+mod support;
+
+use rustix::termios::{Winsize, tcsetwinsize};
+use std::fs::File;
+use std::io::Read;
+use support::users::{User, paired};
+use support::{Service, pseudo_terminal};
+
+/// Returns the lines that `top --once` shows on a terminal with this many columns.
+fn shown(user: &User, columns: u16, has_colour: bool) -> Vec<String> {
+    let (mut master, path) = pseudo_terminal();
+    tcsetwinsize(&master, Winsize { ws_row: 25, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let slave = File::options().read(true).write(true).open(path).unwrap();
+    let mut command = user.command(&["top", "--once"]);
+    command.stdin(slave.try_clone().unwrap()).stdout(slave).env_remove("NO_COLOR");
+    if !has_colour {
+        command.env("NO_COLOR", "1");
+    }
+    let mut child = command.spawn().unwrap();
+    // The command holds the other end of the terminal too.
+    drop(command);
+    let mut text = Vec::new();
+    // The terminal ends with an error when its last user has closed it.
+    let _ = master.read_to_end(&mut text);
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(text).unwrap().lines().map(|line| line.trim_end().to_string()).collect()
+}
+
+/// Removes the colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| text + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
+#[test]
+fn top_fits_80_columns_and_uses_more() {
+    let (a, b) = paired();
+    let name = "a sensor with a name that is longer than the column of its flow";
+    let (share, address) = a.shares("pattern:rate=200", &["--name", name, "--via", "null | tap"]);
+    let from = format!("a@{address}/{name}");
+    // Each second message is dropped at the source.
+    let mut attach: Service =
+        b.serves(&["attach", &from, "--as", "null", "--via", "null | fault(loss=50%)", "--stats"]);
+    attach.flows(100);
+    attach.flows(100);
+    for (columns, has) in
+        [(80, &[][..]), (104, &["HOST"]), (124, &["HOST", "UNACKED"]), (140, &["HOST", "UNACKED", "PROCESS"])]
+    {
+        for user in [&a, &b] {
+            let lines: Vec<_> = shown(user, columns, true).iter().map(|line| plain(line)).collect();
+            for line in &lines {
+                assert!(line.chars().count() <= usize::from(columns), "{columns}: {line}");
+            }
+            for word in ["FLOW", "WAY", "MSGS/S", "P50", "P99", "LOST", "DROPPED"].iter().chain(has) {
+                assert!(lines[0].contains(word), "{columns}: {word} is not in {}", lines[0]);
+            }
+            assert!(lines[1].starts_with("a sens") && lines[1].contains(" -> "), "{}", lines[1]);
+        }
+    }
+    let words = |user: &User| -> Vec<String> {
+        let row = &shown(user, 80, false)[1];
+        row.split(" -> ").nth(1).unwrap().split_whitespace().map(String::from).collect()
+    };
+    // At the sink: the way, two rates, two delays with their units, lost and dropped messages.
+    let at_sink = words(&b);
+    assert_eq!((&*at_sink[0], &*at_sink[1], at_sink.len()), ("null", "in", 10), "{at_sink:?}");
+    assert_eq!(
+        (&*at_sink[5], &*at_sink[7], &at_sink[8..]),
+        ("ms", "ms", &["0".into(), "0".into()][..]),
+        "{at_sink:?}"
+    );
+    // At the source: no delays, and the dropped messages.
+    let at_source = words(&a);
+    assert_eq!((&*at_source[1], at_source.len()), ("out", 8), "{at_source:?}");
+    assert!(at_source[7].parse::<u64>().unwrap() > 0, "{at_source:?}");
+    // Colours are for terminals, and only for those who want them.
+    assert!(shown(&a, 80, true)[1].contains("\x1b[31m"));
+    assert!(!shown(&a, 80, false).concat().contains('\x1b'));
+    assert!(!a.says(&["top", "--once"]).done().text().contains('\x1b'));
+    assert_eq!(share.stop(), Some(0));
+}
