@@ -315,6 +315,10 @@ pub(crate) struct Peers {
     pub(crate) json: Json,
 }
 
+/// The exit statuses of `peers add`, for scripts.
+const ADD_STATUS: &str = "Exit status: 0 the host is known like this now, 1 the list cannot be written, 2 the line is \
+                          wrong, or its name belongs to another host; then nothing has changed.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeersAction {
     /// List the paired hosts (the default)
@@ -326,9 +330,7 @@ pub(crate) enum PeersAction {
     ///
     /// A key line is `ed25519 KEY NAME [address=HOST] [may-open=DEVICE,...]`. `may-open` is the permit of the host on this
     /// one, as `outboard peers restrict` sets it; a line without it changes no permit. This host's own line has no effect.
-    #[command(
-        after_help = "Exit status: 0 the host is known like this now, 1 the list cannot be written,                             2 the line is wrong, or its name belongs to another host; then nothing has changed."
-    )]
+    #[command(after_help = ADD_STATUS)]
     Add {
         /// Key line that `outboard peers self` prints on the other host; `-` reads lines from standard input
         #[arg(required = true, value_name = "KEYLINE")]

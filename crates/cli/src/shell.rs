@@ -32,6 +32,9 @@ fn sections(parent: &Command, prefix: &str, page: &mut Vec<u8>) -> io::Result<()
         man.render_synopsis_section(page)?;
         man.render_description_section(page)?;
         man.render_options_section(page)?;
+        if command.get_after_help().is_some() {
+            man.render_extra_section(page)?;
+        }
         sections(command, &format!("{title} "), page)?;
     }
     Ok(())

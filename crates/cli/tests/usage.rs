@@ -152,6 +152,8 @@ fn the_manual_and_the_completions_contain_every_command() {
         assert!(man.text().contains(&command.to_uppercase()), "{command} is not in the manual");
         assert!(bash.text().contains(&format!("outboard,{command}")), "{command} cannot be completed");
     }
+    assert!(man.text().contains("PEERS ADD") && man.text().contains("or its name belongs to another host"));
+    assert!(bash.text().contains("peers,add)"));
 }
 
 #[test]
