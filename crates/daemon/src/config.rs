@@ -381,7 +381,9 @@ fn advice(message: &str) -> String {
         "silence" => "; write limits = \"silence=...\"".into(),
         "require_sandbox" | "require-sandbox" => "; it is an option of `outboard run`".into(),
         "json" | "stats" | "log" => format!("; write `outboard run --{unknown}`"),
-        _ => nearest(unknown, words).map_or_else(String::new, |near| format!("; did you mean `{near}`?")),
+        // Words with a hyphen are the forms of the command line, which are read too.
+        _ => nearest(unknown, words.filter(|word| !word.contains('-')))
+            .map_or_else(String::new, |near| format!("; did you mean `{near}`?")),
     }
 }
 
