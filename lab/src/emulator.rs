@@ -37,7 +37,7 @@ pub(crate) struct Setup {
     pub(crate) mtu: u32,
     /// TCP's congestion control in the hosts.
     pub(crate) congestion_control: String,
-    /// Take large TCP segments from the hosts.
+    /// Take large segments from the hosts.
     pub(crate) large_segments: bool,
     pub(crate) seed: u64,
     /// Initial parameters of all links.

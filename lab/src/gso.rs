@@ -1,4 +1,4 @@
-//! Large TCP segments of a TUN device: one read returns up to 64 KiB that represent many packets on the wire.
+//! Large segments of a TUN device, TCP's and UDP's: one read returns up to 64 KiB that represent many packets on the wire.
 //! Carrying them as one frame makes gigabits cheap. This module counts the packets in a segment and cuts pieces
 //! from it, so loss, queue and rate still apply to wire packets.
 //!
@@ -12,16 +12,18 @@ const NEEDS_CHECKSUM: u8 = 1;
 const ONE_PACKET: u8 = 0;
 const TCP_V4: u8 = 1;
 const TCP_V6: u8 = 4;
+const UDP: u8 = 5;
+const UDP_HEADER_BYTES: usize = 8;
 
 /// A parsed frame from the device.
 pub(crate) struct Frame<'a> {
     buffer: &'a [u8],
-    /// Length of the IP and TCP headers; 0 when the frame is not a large segment.
+    /// Length of all headers; 0 when the frame is not a large segment.
     headers_bytes: usize,
-    /// TCP payload of each wire packet except the last.
+    /// Payload of each wire packet except the last.
     payload_bytes: usize,
-    /// Offset of the TCP header from the IP header.
-    tcp_at: usize,
+    /// Offset of the TCP or UDP header from the IP header.
+    transport_at: usize,
     /// Number of wire packets.
     pub(crate) packets: u32,
 }
@@ -58,19 +60,24 @@ impl<'a> Frame<'a> {
         if !matches!((ip.first()? >> 4, ip.len()), (4, 20..) | (6, 40..)) {
             return None;
         }
-        let whole = Frame { buffer, headers_bytes: 0, payload_bytes: ip.len(), tcp_at: 0, packets: 1 };
+        let whole = Frame { buffer, headers_bytes: 0, payload_bytes: ip.len(), transport_at: 0, packets: 1 };
         if buffer[1] == ONE_PACKET {
             return Some(whole);
         }
         let payload_bytes = read_native_u16(buffer, 4);
-        let tcp_at = read_native_u16(buffer, 6);
-        let headers_bytes = tcp_at + usize::from(ip.get(tcp_at + 12)? >> 4) * 4;
-        let sound = payload_bytes > 0 && headers_bytes >= tcp_at + 20 && headers_bytes < ip.len();
-        if !matches!(buffer[1], TCP_V4 | TCP_V6) || !sound {
+        let transport_at = read_native_u16(buffer, 6);
+        let header_bytes = match buffer[1] {
+            TCP_V4 | TCP_V6 => usize::from(ip.get(transport_at + 12)? >> 4) * 4,
+            UDP => UDP_HEADER_BYTES,
+            _ => return None,
+        };
+        let headers_bytes = transport_at + header_bytes;
+        let least = if buffer[1] == UDP { UDP_HEADER_BYTES } else { 20 };
+        if payload_bytes == 0 || header_bytes < least || headers_bytes >= ip.len() {
             return None;
         }
         let packets = (ip.len() - headers_bytes).div_ceil(payload_bytes) as u32;
-        Some(Frame { headers_bytes, payload_bytes, tcp_at, packets, ..whole })
+        Some(Frame { headers_bytes, payload_bytes, transport_at, packets, ..whole })
     }
 
     /// Size on the wire of `count` packets beginning with `first`, from the IP header up.
@@ -102,10 +109,10 @@ impl<'a> Frame<'a> {
         }
         out[2..4].copy_from_slice(&(self.headers_bytes as u16).to_ne_bytes());
 
-        let old_tcp_bytes = self.buffer.len() - HEADER_BYTES - self.tcp_at;
+        let old_bytes = self.buffer.len() - HEADER_BYTES - self.transport_at;
         let ip = &mut out[HEADER_BYTES..];
         let ip_bytes = ip.len();
-        let new_tcp_bytes = ip_bytes - self.tcp_at;
+        let new_bytes = ip_bytes - self.transport_at;
         if ip[0] >> 4 == 4 {
             let header_bytes = usize::from(ip[0] & 15) * 4;
             write_u16(ip, 2, ip_bytes as u16);
@@ -117,7 +124,27 @@ impl<'a> Frame<'a> {
         } else {
             write_u16(ip, 4, (ip_bytes - 40) as u16);
         }
-        let tcp = &mut ip[self.tcp_at..];
+        let header = &mut ip[self.transport_at..];
+        let checksum_at = match self.buffer[1] {
+            UDP => {
+                write_u16(header, 4, new_bytes as u16);
+                6
+            }
+            _ => {
+                self.cut_tcp(header, first, count, begin);
+                16
+            }
+        };
+        // The checksum field holds the sum of the pseudo header (checksum offload completes it); only the length in
+        // it has changed.
+        let partial =
+            u32::from(read_u16(header, checksum_at)) + u32::from(!(old_bytes as u16)) + new_bytes as u32;
+        write_u16(header, checksum_at, fold(partial));
+        Piece(out.into())
+    }
+
+    /// Sets the sequence number and the flags of a TCP header whose payload begins at `begin`.
+    fn cut_tcp(&self, tcp: &mut [u8], first: u32, count: u32, begin: usize) {
         let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(begin as u32);
         tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
         if first + count < self.packets {
@@ -126,12 +153,6 @@ impl<'a> Frame<'a> {
         if first > 0 {
             tcp[13] &= !0x80; // CWR belongs to the first
         }
-        // The checksum field holds the sum of the pseudo header (checksum offload completes it); only the length in
-        // it has changed.
-        let partial =
-            u32::from(read_u16(tcp, 16)) + u32::from(!(old_tcp_bytes as u16)) + new_tcp_bytes as u32;
-        write_u16(tcp, 16, fold(partial));
-        Piece(out.into())
     }
 }
 

@@ -84,6 +84,43 @@ fn pieces_are_valid_packets_that_add_up() {
     }
 }
 
+/// Makes a large segment of UDP from one of TCP.
+fn large_udp(v6: bool, payload: usize) -> Vec<u8> {
+    let udp_at = if v6 { 40 } else { 20 };
+    let mut frame = large(v6, payload);
+    frame.drain(HEADER_BYTES + udp_at + UDP_HEADER_BYTES..HEADER_BYTES + udp_at + 32);
+    frame[1] = UDP;
+    frame[8..10].copy_from_slice(&6u16.to_ne_bytes());
+    let ip = &mut frame[HEADER_BYTES..];
+    let length = ip.len();
+    write_u16(ip, if v6 { 4 } else { 2 }, (length - if v6 { 40 } else { 0 }) as u16);
+    write_u16(ip, udp_at + 4, (length - udp_at) as u16);
+    let partial = pseudo_header(ip, udp_at);
+    write_u16(ip, udp_at + 6, partial);
+    frame
+}
+
+#[test]
+fn pieces_of_udp_are_valid_packets_that_add_up() {
+    for v6 in [false, true] {
+        let buffer = large_udp(v6, 3500);
+        let frame = Frame::parse(&buffer).unwrap();
+        let udp_at = if v6 { 40 } else { 20 };
+        assert_eq!(frame.packets, 4);
+        let mut data = Vec::new();
+        for (first, count) in [(0, 2), (2, 1), (3, 1)] {
+            let piece = frame.piece(first, count);
+            let bytes = piece.bytes();
+            let ip = &bytes[HEADER_BYTES..];
+            assert_eq!(bytes[1] == UDP, count > 1);
+            assert_eq!(usize::from(read_u16(ip, udp_at + 4)), ip.len() - udp_at);
+            assert_eq!(read_u16(ip, udp_at + 6), pseudo_header(ip, udp_at));
+            data.extend_from_slice(&ip[udp_at + UDP_HEADER_BYTES..]);
+        }
+        assert_eq!(data, &buffer[HEADER_BYTES + udp_at + UDP_HEADER_BYTES..]);
+    }
+}
+
 #[test]
 fn whole_and_small_frames_pass_unchanged() {
     let buffer = large(false, 3500);

@@ -10,8 +10,9 @@ use std::os::fd::AsRawFd;
 pub const HEADER_BYTES: usize = 10;
 
 /// Makes a device with this name in the calling thread's network namespace; needs `CAP_NET_ADMIN`. It exists
-/// until the file is closed. Reads do not block. With `large_segments` the kernel passes TCP segments of up to
-/// 64 KiB, each in place of many packets. In both modes the reader must complete checksums.
+/// until the file is closed. Reads do not block. With `large_segments` the kernel passes segments of up to 64 KiB, each
+/// in place of many packets: TCP's, and from Linux 6.2 on UDP's (UDP_SEGMENT). In both modes the reader must complete
+/// checksums.
 pub fn open_device(name: &str, large_segments: bool) -> io::Result<File> {
     let tun = open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     // SAFETY: a zeroed ifreq is valid: an empty name, no flags.
@@ -31,13 +32,23 @@ pub fn open_device(name: &str, large_segments: bool) -> io::Result<File> {
     if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let segments = if large_segments { libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
-    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM | segments);
-    // SAFETY: TUNSETOFFLOAD takes a number and touches no memory.
-    if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, offloads) } < 0 {
-        return Err(io::Error::last_os_error());
+    let tcp = libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+    match large_segments {
+        // An older kernel refuses UDP's.
+        true => accept(&tun, tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).or_else(|_| accept(&tun, tcp))?,
+        false => accept(&tun, 0)?,
     }
     Ok(File::from(tun))
+}
+
+/// Accepts packets without checksums and these segments from the kernel.
+fn accept(tun: &impl AsRawFd, segments: libc::c_uint) -> io::Result<()> {
+    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM | segments);
+    // SAFETY: TUNSETOFFLOAD takes a number and touches no memory.
+    match unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, offloads) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
