@@ -45,7 +45,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
                     held += hand_in(&mut sink, record);
                 }
             }
-            1 => source.handle_acknowledge(number(reader)? as u32, number(reader)?),
+            1 => source.handle_acknowledge(number(reader)? as u32, number(reader)?, now),
             2 => {
                 let ranges = [(number(reader)?, number(reader)?), (number(reader)?, number(reader)?)];
                 source.handle_missing(number(reader)? as u32, &ranges);
@@ -82,7 +82,7 @@ fn play(reader: &mut Reader<'_>) -> Result<(), WireError> {
             10 => held -= sink.begin(number(reader)? as u32) as usize,
             11 => sink.handle_end(number(reader)? as u32, number(reader)?),
             12 => held -= usize::from(sink.poll().is_some()),
-            13 => source.handle_acknowledge(sink.epoch(), sink.next_sequence()),
+            13 => source.handle_acknowledge(sink.epoch(), sink.next_sequence(), now),
             14 => {
                 clock.handle_pong(number(reader)?, number(reader)?, number(reader)?, Time(number(reader)?));
             }

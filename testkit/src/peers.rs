@@ -389,7 +389,7 @@ impl Peers {
     fn receive_at_source(&mut self, message: &Control) {
         match message {
             Control::Flow { message: FlowControl::Acknowledge { epoch, next, .. }, .. } => {
-                self.source.handle_acknowledge(*epoch, *next)
+                self.source.handle_acknowledge(*epoch, *next, self.clock.now())
             }
             Control::Flow { message: FlowControl::Missing { epoch, ranges, .. }, .. } => {
                 self.source.handle_missing(*epoch, ranges)

@@ -25,7 +25,7 @@ mod ring;
 
 use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, Message, Partner, RecoveryCtl, SAVED_STATE_BYTES_MAX};
 use pipeline::DropCounts;
-use session::Limits;
+use session::{Limits, STORE_FACTOR_MAX};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,7 +69,7 @@ const LENGTH_BYTES: usize = 4;
 fn ring_bytes(limits: &Limits) -> usize {
     // One message may exceed the limit, and another may not fit at the end. The ring may also have wrapped early
     // ([`RecoveryLog::allocate`]); the margin covers that too.
-    let bodies = limits.store_bytes.saturating_add(2 * BODY_BYTES_MAX);
+    let bodies = limits.store_bytes.saturating_mul(STORE_FACTOR_MAX).saturating_add(2 * BODY_BYTES_MAX);
     let headers = limits.store_messages.saturating_mul(RecordHeader::BYTES + 2 * LENGTH_BYTES);
     bodies.saturating_add(headers).min(u32::MAX as usize & !4095)
 }

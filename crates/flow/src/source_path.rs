@@ -191,7 +191,7 @@ impl SourcePath {
     pub fn handle_control(&mut self, message: &FlowControl, cx: PathContext<'_>) {
         match message {
             FlowControl::Acknowledge { epoch, next } => {
-                self.source.handle_acknowledge(*epoch, *next);
+                self.source.handle_acknowledge(*epoch, *next, cx.now);
                 self.save_ticket();
             }
             FlowControl::Missing { epoch, ranges } => {
@@ -205,7 +205,7 @@ impl SourcePath {
                 self.handle_change_answer(*epoch, refusal.as_deref(), cx);
             }
             FlowControl::Begun { epoch } => {
-                self.source.handle_acknowledge(*epoch, 0);
+                self.source.handle_acknowledge(*epoch, 0, cx.now);
                 self.save_ticket();
                 self.change.active.take_if(|change| change.handle_begun(*epoch, cx.notices));
             }

@@ -20,6 +20,7 @@ pub use control::{ChannelError, ControlChannel};
 pub use handshake::{Handshake, HandshakeError, Welcomed};
 pub use limits::{Admittance, Limits, Rates, StoreFull};
 pub use liveness::Liveness;
+pub use replay::STORE_FACTOR_MAX;
 pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};
 pub use ticket::TicketError;

@@ -5,7 +5,9 @@
 //!
 //! Two limits apply:
 //!
-//! - The *store limit* bounds memory. A store at this limit is full.
+//! - The *store limit* bounds memory. A store at this limit is full. On a long and fast path it holds little but data in
+//!   flight, and would bound their rate to itself divided by the round trip. Therefore it grows while full of records in
+//!   flight, up to [`STORE_FACTOR_MAX`] times, and shrinks when they become fewer.
 //! - The *flight limit* bounds the records in flight on a lossy transport: a sink buffers no more than this behind a
 //!   missing record, and would drop the rest. A stream needs no such limit: it accepts only what it can send.
 
@@ -16,6 +18,12 @@ use std::time::Duration;
 
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
 const RETRANSMITS_AT_ONCE: usize = 64;
+/// Largest store limit, as a multiple of [`Limits::store_bytes`].
+pub const STORE_FACTOR_MAX: usize = 4;
+/// A record that is acknowledged later was not only in flight: its reader is slow, or the link was lost.
+const FLIGHT_MAX: Duration = Duration::from_secs(1);
+/// The store shrinks when an acknowledgement leaves less than this part of it.
+const STORE_USED_MIN: usize = 4;
 /// A timeout retransmits the oldest record, and further ones up to this many bytes.
 const RETRANSMIT_BYTES: usize = 32 << 10;
 
@@ -23,6 +31,8 @@ const RETRANSMIT_BYTES: usize = 32 << 10;
 pub(crate) struct ReplayStore {
     records: VecDeque<Stored>,
     bytes: usize,
+    /// The store limit before it grows.
+    store_bytes: usize,
     store_max: Limit,
     /// The flight limit; `None` on a transport that loses nothing.
     flight_max: Option<Limit>,
@@ -60,6 +70,7 @@ impl ReplayStore {
         ReplayStore {
             records: VecDeque::new(),
             bytes: 0,
+            store_bytes: limits.store_bytes,
             store_max: Limit { bytes: limits.store_bytes, messages: limits.store_messages },
             flight_max: lossy.then_some(Limit { bytes: limits.held_bytes, messages: limits.held_records }),
             due: VecDeque::new(),
@@ -84,10 +95,19 @@ impl ReplayStore {
         self.records.push_back(stored);
     }
 
-    /// Removes all records before `position`.
-    pub(crate) fn acknowledge(&mut self, position: Position) {
+    /// Removes all records before `position`, and adapts the store limit.
+    pub(crate) fn acknowledge(&mut self, position: Position, now: Time) {
+        let is_in_flight = self.records.front().is_some_and(|oldest| now.since(oldest.sent) <= FLIGHT_MAX);
+        let was_full = self.bytes >= self.store_max.bytes;
+        if was_full && is_in_flight {
+            let most = self.store_bytes.saturating_mul(STORE_FACTOR_MAX);
+            self.store_max.bytes = self.store_max.bytes.saturating_mul(2).min(most);
+        }
         while let Some(stored) = self.records.pop_front_if(|stored| stored.position < position) {
             self.bytes -= stored.body.len();
+        }
+        if !was_full && self.bytes < self.store_max.bytes / STORE_USED_MIN {
+            self.store_max.bytes = (self.store_max.bytes / 2).max(self.store_bytes);
         }
         self.due.retain(|due| *due >= position);
     }
@@ -213,4 +233,48 @@ impl ReplayStore {
 
 fn retransmit_timeout(round_trip: Duration) -> Duration {
     round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY_BYTES: usize = 1000;
+
+    fn store() -> ReplayStore {
+        ReplayStore::new(false, &Limits { store_bytes: 10 * BODY_BYTES, ..Limits::default() })
+    }
+
+    /// Fills the store and acknowledges it after `delay`, several times. Returns its limit.
+    fn cycle(store: &mut ReplayStore, delay: Duration) -> usize {
+        let (mut now, mut next) = (Time::from_millis(1), 0);
+        for _ in 0..5 {
+            while store.has_room() {
+                let message = Message::new(now, Body::from(vec![0; BODY_BYTES]));
+                store.push(Stored::new((1, next), &message, now));
+                next += 1;
+            }
+            now = now.after(delay);
+            store.acknowledge((1, next - 1), now);
+        }
+        store.store_max.bytes
+    }
+
+    #[test]
+    fn the_store_grows_only_for_records_in_flight() {
+        assert_eq!(cycle(&mut store(), Duration::from_secs(2)), 10 * BODY_BYTES);
+        assert!(cycle(&mut store(), Duration::from_millis(200)) > 10 * BODY_BYTES);
+    }
+
+    #[test]
+    fn a_store_with_little_in_flight_shrinks() {
+        let mut store = store();
+        store.store_max.bytes = 40 * BODY_BYTES;
+        for next in 0..10 {
+            let now = Time::from_millis(next);
+            store.push(Stored::new((1, next), &Message::new(now, Body::from(vec![0; BODY_BYTES])), now));
+            store.acknowledge((1, next + 1), now);
+        }
+        assert_eq!(store.store_max.bytes, 10 * BODY_BYTES);
+    }
 }

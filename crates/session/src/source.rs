@@ -168,11 +168,11 @@ impl SourceFlow {
     }
 
     /// The sink's partner has accepted everything before `next` of `epoch`, and all of earlier epochs.
-    pub fn handle_acknowledge(&mut self, epoch: u32, next: u64) {
+    pub fn handle_acknowledge(&mut self, epoch: u32, next: u64, now: Time) {
         let position = (epoch, next);
         // A peer cannot acknowledge records that were not sent.
         if position <= (self.epoch, self.next) {
-            self.store.acknowledge(position);
+            self.store.acknowledge(position, now);
         }
     }
 

@@ -90,7 +90,7 @@ proptest! {
                     Admission::Full(_) | Admission::Closed(_) => prop_assert!(keeps && !kept.is_empty()),
                 },
                 SourceEvent::Acknowledge(of, to) => {
-                    source.handle_acknowledge(of, to);
+                    source.handle_acknowledge(of, to, Time::ZERO);
                     if of == epoch && to <= next {
                         kept = kept.split_off(&to);
                     }

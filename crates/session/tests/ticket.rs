@@ -80,12 +80,13 @@ proptest! {
             match event {
                 SourceEvent::Admit(bytes) => drop(source.admit(Message::new(Time(5), vec![1; bytes]), Time::ZERO)),
                 SourceEvent::Acknowledge(behind) => {
-                    source.handle_acknowledge(source.epoch(), source.next_sequence().saturating_sub(behind));
+                    let next = source.next_sequence().saturating_sub(behind);
+                    source.handle_acknowledge(source.epoch(), next, Time::ZERO);
                 }
                 SourceEvent::Restart => drop(source.restart()),
                 // The sink is in this epoch, and has everything before it, when the epoch continues.
                 SourceEvent::Continue => {
-                    source.handle_acknowledge(source.epoch(), 0);
+                    source.handle_acknowledge(source.epoch(), 0, Time::ZERO);
                     source.continue_in(source.epoch() + 3);
                 }
                 SourceEvent::LinkLost => source.handle_link_lost(),

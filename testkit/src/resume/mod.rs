@@ -515,7 +515,7 @@ impl World {
         let Some(source) = self.source.as_mut() else { return };
         match message {
             Control::Flow { message: FlowControl::Acknowledge { epoch, next, .. }, .. } => {
-                source.handle_acknowledge(*epoch, *next)
+                source.handle_acknowledge(*epoch, *next, Time::ZERO)
             }
             Control::Flow { message: FlowControl::Missing { epoch, ranges, .. }, .. } => {
                 source.handle_missing(*epoch, ranges)
@@ -533,7 +533,7 @@ impl World {
                 }
             }
             Control::Flow { message: FlowControl::Begun { epoch, .. }, .. } => {
-                source.handle_acknowledge(*epoch, 0);
+                source.handle_acknowledge(*epoch, 0, Time::ZERO);
                 self.change.take_if(|(change, has_begun)| *has_begun && epoch >= change);
             }
             _ => {}
