@@ -6,6 +6,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `tcp`, `udp`, `quic` | the transports |
+//! | `rate` | the rate of `udp` and `quic`: random loss does not lower it, a queue does |
 //! | `send_queue` | bounded queue of records that wait for the socket |
 //! | `deframer` | byte stream to records |
 //! | `seal` | AES-256-GCM for `tcp` and `udp` |
@@ -16,6 +17,7 @@
 mod conformance;
 mod deframer;
 pub mod quic;
+mod rate;
 mod seal;
 #[cfg(test)]
 mod seal_tests;

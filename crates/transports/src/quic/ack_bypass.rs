@@ -5,6 +5,7 @@
 //! full windows, for example after one host was suspended, neither acknowledges anything until its probe timeout, which
 //! may be as long as the suspension. [`AckMonitor`] finds an overdue acknowledgement and [`bypass`] sends it.
 
+use super::rate_controller::RateController;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::{Connection, RttEstimator};
 use std::any::Any;
@@ -20,21 +21,37 @@ const UNLIMITED: u64 = u64::MAX >> 1;
 
 /// Makes [`BypassController`]s.
 pub(super) struct BypassFactory {
-    pub(super) inner: Arc<dyn ControllerFactory + Send + Sync>,
+    pub(super) inner: Inner,
     /// Shared with the one connection that uses this factory.
     pub(super) is_bypassed: Arc<AtomicBool>,
 }
 
 impl ControllerFactory for BypassFactory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let inner = self.inner.clone().build(now, mtu);
-        Box::new(BypassController { inner, is_bypassed: self.is_bypassed.clone() })
+        let (inner, rate): (Box<dyn Controller>, _) = match &self.inner {
+            Inner::Rate => {
+                let controller = RateController::new(now);
+                (Box::new(controller.clone()), Some(controller))
+            }
+            Inner::Window(factory) => (factory.clone().build(now, mtu), None),
+        };
+        Box::new(BypassController { inner, rate, is_bypassed: self.is_bypassed.clone() })
     }
+}
+
+/// Makes the controllers that decide.
+pub(super) enum Inner {
+    /// [`RateController`]s.
+    Rate,
+    /// Controllers of quinn-proto.
+    Window(Arc<dyn ControllerFactory + Send + Sync>),
 }
 
 /// A congestion controller that can be switched off for one call.
 struct BypassController {
     inner: Box<dyn Controller>,
+    /// The same controller, if it controls the rate.
+    rate: Option<RateController>,
     is_bypassed: Arc<AtomicBool>,
 }
 
@@ -68,7 +85,11 @@ impl Controller for BypassController {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(BypassController { inner: self.inner.clone_box(), is_bypassed: self.is_bypassed.clone() })
+        Box::new(BypassController {
+            inner: self.inner.clone_box(),
+            rate: self.rate.clone(),
+            is_bypassed: self.is_bypassed.clone(),
+        })
     }
 
     fn initial_window(&self) -> u64 {
@@ -80,11 +101,20 @@ impl Controller for BypassController {
     }
 }
 
+/// Returns the connection's controller. quinn-proto gives access to it only through this downcast of a clone, which
+/// shares the state.
+fn controller(connection: &Connection) -> Option<Box<BypassController>> {
+    connection.congestion_state().clone_box().into_any().downcast().ok()
+}
+
+/// Returns the rate control of the connection's path, if it has one.
+pub(super) fn rate(connection: &Connection) -> Option<RateController> {
+    controller(connection)?.rate
+}
+
 /// Calls `act` with congestion control switched off.
 pub(super) fn bypass<T>(connection: &mut Connection, act: impl FnOnce(&mut Connection) -> T) -> Option<T> {
-    // quinn-proto gives access to its controller only through this downcast of a clone; the flag is shared.
-    let controller = connection.congestion_state().clone_box();
-    let controller = controller.into_any().downcast::<BypassController>().ok()?;
+    let controller = controller(connection)?;
     controller.is_bypassed.store(true, Ordering::Relaxed);
     let result = act(connection);
     controller.is_bypassed.store(false, Ordering::Relaxed);

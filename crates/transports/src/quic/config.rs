@@ -1,11 +1,12 @@
 //! Configuration of a QUIC connection: keys, windows, congestion control.
 
-use super::ack_bypass::BypassFactory;
+use super::ack_bypass::{BypassFactory, Inner};
 use super::ids::{Tag, TaggedIds};
+use super::receive_window::FACTOR_MAX;
 use crate::socket::DATAGRAM_BYTES_MAX;
 use crate::tls;
 use contract::{End, SealKeys, Secret};
-use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn_proto::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{ClientConfig, EndpointConfig, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
 use ring::hkdf::{HKDF_SHA256, Prk};
@@ -47,6 +48,8 @@ pub struct Tuning {
 /// Congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Congestion {
+    /// The rate control of `udp`.
+    Rate,
     /// RFC 9438.
     Cubic,
     /// RFC 9002, section 7.
@@ -66,20 +69,22 @@ impl Tuning {
             new_reno.initial_window(window);
             bbr.initial_window(window);
         }
-        let congestion: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
-            Congestion::Cubic => Arc::new(cubic),
-            Congestion::NewReno => Arc::new(new_reno),
-            Congestion::Bbr => Arc::new(bbr),
+        let inner = match self.congestion {
+            Congestion::Rate => Inner::Rate,
+            Congestion::Cubic => Inner::Window(Arc::new(cubic)),
+            Congestion::NewReno => Inner::Window(Arc::new(new_reno)),
+            Congestion::Bbr => Inner::Window(Arc::new(bbr)),
         };
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(self.datagram);
-        let congestion = Arc::new(BypassFactory { inner: congestion, is_bypassed: Arc::default() });
+        let congestion = Arc::new(BypassFactory { inner, is_bypassed: Arc::default() });
         let mut config = TransportConfig::default();
         if self.is_size_known {
             config.initial_mtu(self.datagram);
         }
         config
-            .stream_receive_window(window)
+            // The window of the connection bounds the memory. It may grow, those of its streams are fixed.
+            .stream_receive_window(VarInt::from_u32(self.window.saturating_mul(FACTOR_MAX)))
             .receive_window(window)
             .send_window(self.window.into())
             .datagram_receive_buffer_size(Some(self.window as usize))

@@ -14,6 +14,7 @@
 
 use super::ack_bypass::{self, AckMonitor};
 use super::config::ConnectionConfig;
+use super::rate_controller::Permission;
 use crate::socket;
 use bytes::BytesMut;
 use contract::{Interest, PartnerError, PartnerResult, Readiness, Time};
@@ -121,6 +122,8 @@ pub struct QuicConnection {
     /// Data may have become readable or writable since [`QuicConnection::take_news`].
     has_news: bool,
     timeout: Option<Instant>,
+    /// The rate permits nothing before this time.
+    paced_until: Option<Instant>,
     begun: Instant,
     /// Address that quinn-proto sent to when it was last driven.
     remote: Option<SocketAddr>,
@@ -163,6 +166,7 @@ impl QuicConnection {
             ack_monitor: AckMonitor::default(),
             has_news: true,
             timeout: None,
+            paced_until: None,
             begun,
             remote: None,
             is_refused: false,
@@ -307,8 +311,8 @@ impl QuicConnection {
         }
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
         let handshake_until = handshake_until.filter(|_| self.over.is_none());
-        let ack_due = self.ack_monitor.due();
-        self.timeout = [timeout, ack_due, handshake_until, self.late_until()].into_iter().flatten().min();
+        let timers = [timeout, self.ack_monitor.due(), handshake_until, self.late_until(), self.paced_until];
+        self.timeout = timers.into_iter().flatten().min();
     }
 
     /// Sends a PING on a new path before any timer is handled. quinn-proto counts packets in flight per path but has one
@@ -465,12 +469,23 @@ impl QuicConnection {
 
     /// Sends until the connection has nothing to send or the socket blocks.
     fn transmit(&mut self, now: Instant) {
+        self.paced_until = None;
+        let rate = self.state.as_ref().and_then(|(_, connection)| ack_bypass::rate(connection));
         loop {
             if self.output.pending.is_none() {
                 let Some((_, connection)) = &mut self.state else { return };
+                let permitted = match rate.as_ref().map(|rate| rate.permission(now)) {
+                    None => BATCH_BYTES_MAX,
+                    Some(_) if connection.is_closed() => BATCH_BYTES_MAX,
+                    Some(Permission::Bytes(bytes)) => bytes.min(BATCH_BYTES_MAX),
+                    Some(Permission::At(at)) => {
+                        self.paced_until = Some(at);
+                        return;
+                    }
+                };
                 let segments = match self.output.is_unbatched {
                     true => 1,
-                    false => (BATCH_BYTES_MAX / usize::from(connection.current_mtu())).clamp(1, SEGMENTS_MAX),
+                    false => (permitted / usize::from(connection.current_mtu())).clamp(1, SEGMENTS_MAX),
                 };
                 self.output.batch.clear();
                 self.output.pending = connection.poll_transmit(now, segments, &mut self.output.batch);

@@ -12,9 +12,11 @@
 //! |---|---|
 //! | `connection` | quinn-proto with its sockets; also used for the control channel |
 //! | `ack_bypass` | sends overdue acknowledgements past congestion control |
+//! | `rate_controller` | the rate control of `udp` for quinn-proto |
 //! | `config` | keys, windows, congestion control |
 //! | `ids` | connection IDs that lead to their user on the accepting host |
 //! | `address_validator` | datagrams of no known connection: Retry and stateless reset |
+//! | `receive_window` | a receive window that grows with the path |
 //! | `ordered_stream`, `record_streams`, `receiver` | records to and from streams and datagrams |
 
 mod ack_bypass;
@@ -23,6 +25,8 @@ mod config;
 mod connection;
 mod ids;
 mod ordered_stream;
+mod rate_controller;
+mod receive_window;
 mod receiver;
 mod record_streams;
 #[cfg(test)]
@@ -41,12 +45,13 @@ use contract::{
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
 pub use quinn_proto::{Dir, ReadError, StreamId, VarInt, WriteError};
+use receive_window::ReceiveWindow;
 use receiver::Receiver;
 use record_streams::RecordStreams;
 use rustix::net::SocketType;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Queued bytes at which a push flushes before the end of the burst.
 const BURST_BYTES: usize = 64 << 10;
@@ -61,7 +66,8 @@ static OPTIONS: [OptionSpec; 9] = [
         "window",
         OptionKind::Size { min: 64 << 10, max: 1 << 30 },
         "16MiB",
-        "receive window: bytes that the peer may have in flight to this host or unread on it",
+        "receive window: bytes that the peer may have in flight to this host or unread on it; on a long and fast path up to \
+         four times as much",
     ),
     local(
         "late",
@@ -83,9 +89,9 @@ static OPTIONS: [OptionSpec; 9] = [
     ),
     local(
         "congestion",
-        OptionKind::Choice(&["cubic", "newreno", "bbr"]),
-        "cubic",
-        "congestion control algorithm",
+        OptionKind::Choice(&["rate", "cubic", "newreno", "bbr"]),
+        "rate",
+        "congestion control: `rate` tells random loss from loss in a queue, and keeps the queue short",
     ),
     socket::BUFFERS,
 ];
@@ -155,9 +161,12 @@ impl TransportClass for Quic {
             } as u16,
             is_size_known: is_local,
             congestion: match options.text("congestion") {
+                // Within one machine only the receiver's buffer can lose data.
+                "cubic" => Congestion::Cubic,
+                "rate" if is_local => Congestion::Cubic,
                 "newreno" => Congestion::NewReno,
                 "bbr" => Congestion::Bbr,
-                _ => Congestion::Cubic,
+                _ => Congestion::Rate,
             },
         };
         let config = ConnectionConfig::data(end, keys, &tuning);
@@ -174,6 +183,7 @@ impl TransportClass for Quic {
             record_streams: RecordStreams::default(),
             send_state: SendState::Open,
             receiver: Receiver::new(options.size("max"), options.size("partial_bytes")),
+            receive_window: ReceiveWindow::new(tuning.window),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             has_received: false,
@@ -204,6 +214,8 @@ struct Counts {
     signs_of_life: u64,
     /// Authentic frames at the last count.
     frames: u64,
+    /// Frames that say that the peer's window is full, at the last report.
+    blocked: u64,
 }
 
 /// One QUIC connection as a partner.
@@ -224,6 +236,7 @@ struct QuicPartner {
     record_streams: RecordStreams,
     send_state: SendState,
     receiver: Receiver,
+    receive_window: ReceiveWindow,
     slot: PullSlot,
     /// Flow of the record in the slot.
     flow: FlowKey,
@@ -256,6 +269,7 @@ impl QuicPartner {
         let before = self.link.counts.received_datagrams;
         self.link.drive();
         if self.link.counts.received_datagrams != before {
+            self.receive_window.update(&mut self.link, Instant::now());
             self.update_liveness();
         }
         self.write();
@@ -402,6 +416,10 @@ impl QuicPartner {
                 ("sent_packets", stats.path.sent_packets as f64),
                 ("datagram_bytes", f64::from(stats.path.current_mtu)),
             ]);
+            let blocked = stats.frame_tx.data_blocked + stats.frame_tx.stream_data_blocked;
+            let is_full = std::mem::replace(&mut self.counts.blocked, blocked) != blocked;
+            figures.push(("peer_window_full", f64::from(u8::from(is_full))));
+            figures.extend(ack_bypass::rate(connection).iter().flat_map(|rate| rate.view().figures()));
         }
         CtlReply::Report(figures)
     }

@@ -1,6 +1,7 @@
 #![doc = include_str!("tcp.md")]
 
 mod pacer;
+mod random_loss;
 mod stall;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use contract::{
     Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use pacer::Pacer;
+use random_loss::RandomLossDetector;
 use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
 use smallvec::SmallVec;
 use stall::StallDetector;
@@ -29,6 +31,8 @@ const BURST_BYTES: usize = 64 << 10;
 const SLICES_MAX: usize = sys::net::SLICES_MAX / 2;
 /// Unsent bytes that the kernel accepts on a paced stream (`TCP_NOTSENT_LOWAT`).
 const UNSENT_BYTES: u32 = 64 << 10;
+/// The algorithm for a stream that random loss slows down, where the kernel has it.
+const RANDOM_LOSS_CONGESTION: &str = "bbr";
 /// Receive calls of one pull, at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 32;
 
@@ -52,7 +56,8 @@ static OPTIONS: [OptionSpec; 6] = [
         "congestion",
         OptionKind::Text { max: 15 },
         "",
-        "congestion control algorithm, such as cubic or bbr; empty for the system's default",
+        "congestion control algorithm, such as cubic or bbr; empty for the system's default, and for bbr once random loss \
+         slows the connection down",
     ),
 ];
 
@@ -126,6 +131,7 @@ struct TcpPartner {
     receive_state: ReceiveState,
     pacer: Pacer,
     stall_detector: StallDetector,
+    random_loss_detector: RandomLossDetector,
     /// A stall was found since the last [`TransportCtl::HeldBack`].
     is_stalled: bool,
     counts: Counts,
@@ -168,6 +174,10 @@ impl TcpPartner {
     fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
         let body_bytes_max = options.size("max");
         let tag_bytes = if keys.is_some() { TAG_BYTES } else { 0 };
+        let mut random_loss_detector = RandomLossDetector::default();
+        if !options.text("congestion").is_empty() {
+            random_loss_detector.end();
+        }
         TcpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
@@ -181,6 +191,7 @@ impl TcpPartner {
             receive_state: ReceiveState::MayHaveMore,
             pacer: Pacer::default(),
             stall_detector: StallDetector::default(),
+            random_loss_detector,
             is_stalled: false,
             counts: Counts::default(),
             timestamps: None,
@@ -240,7 +251,7 @@ impl TcpPartner {
         Ok(())
     }
 
-    /// Samples `TCP_INFO` when it is due, for the pacer and the stall detector. `is_busy`: the socket is full. Does
+    /// Samples `TCP_INFO` when it is due, for the pacer and the detectors. `is_busy`: the socket is full. Does
     /// nothing on kernels without `TCP_INFO` or pacing.
     fn check_stream(&mut self, is_busy: bool) {
         let now = Time(sys::clock::boot_ns());
@@ -249,8 +260,15 @@ impl TcpPartner {
         }
         let Ok(stream) = sys::net::stream_state(&self.socket) else {
             self.pacer.postpone(now);
+            self.random_loss_detector.end();
             return self.stall_detector.postpone(now);
         };
+        if is_busy && now >= self.random_loss_detector.due() && self.random_loss_detector.check(&stream, now)
+        {
+            // A kernel without the algorithm, or without the permission to use it, keeps the one that it has.
+            let _ = sockopt::set_tcp_congestion(&self.socket, RANDOM_LOSS_CONGESTION);
+            self.random_loss_detector.end();
+        }
         if is_busy && now >= self.stall_detector.due() {
             self.is_stalled |= self.stall_detector.check(&stream, now);
         }
@@ -263,7 +281,8 @@ impl TcpPartner {
 
     /// Returns the time of the next [`TcpPartner::check_stream`].
     fn next_check(&self, is_busy: bool) -> Time {
-        if is_busy { self.pacer.due().min(self.stall_detector.due()) } else { self.pacer.due() }
+        let busy = self.stall_detector.due().min(self.random_loss_detector.due());
+        if is_busy { self.pacer.due().min(busy) } else { self.pacer.due() }
     }
 
     /// Receives until a record is complete, and stores its flow.

@@ -15,8 +15,6 @@
 mod fragment;
 #[cfg(test)]
 mod link_tests;
-mod loss;
-mod rate;
 mod reassembly;
 mod receipt;
 mod sender;
@@ -524,7 +522,7 @@ impl UdpPartner {
 
     fn report(&self) -> CtlReply {
         let (counts, records) = (&self.counts, &self.reassembly.counts);
-        CtlReply::Report(vec![
+        let mut figures = vec![
             ("sent", self.sender.counts.sent as f64),
             ("sent_bytes", counts.sent_bytes as f64),
             ("sent_datagrams", counts.sent_datagrams as f64),
@@ -546,14 +544,15 @@ impl UdpPartner {
             ("waiting_bytes", self.sender.waiting_bytes() as f64),
             ("in_flight_bytes", self.sender.in_flight() as f64),
             ("window_bytes", self.sender.rate().window() as f64),
-            ("pace_bytes_per_s", self.sender.rate().pace().unwrap_or_default()),
             ("round_trip_us", self.sender.rate().round_trip().as_secs_f64() * 1e6),
             ("lost_datagrams", self.sender.counts.lost as f64),
             ("retransmitted_datagrams", self.sender.counts.retransmitted as f64),
             ("abandoned", self.sender.counts.abandoned as f64),
             ("receipts_sent", counts.receipts_sent as f64),
             ("receipts", counts.receipts_received as f64),
-        ])
+        ];
+        figures.extend(self.sender.rate().view().figures());
+        CtlReply::Report(figures)
     }
 }
 

@@ -16,8 +16,8 @@
 //! all others useless.
 
 use super::fragment::{Fragment, ID_BYTES, RecordId};
-use super::rate::{RateControl, Sample};
 use super::receipt::{Receipt, extend};
+use crate::rate::{RateControl, Sample};
 use contract::{Body, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;

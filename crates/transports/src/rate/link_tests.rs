@@ -1,0 +1,350 @@
+//! The rate control on emulated links, in virtual time: alone, on a link that changes, and beside a flow of CUBIC.
+
+use super::{RateControl, Sample};
+use contract::Time;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const PACKET_BYTES: usize = 1452;
+const WIRE_BYTES: f64 = 1480.0;
+const STEP_S: f64 = 1e-4;
+const ROOM_BYTES: usize = 4 << 20;
+/// A packet is lost once this many later ones arrived.
+const REORDER: u64 = 3;
+
+/// Packets in flight, by number.
+#[derive(Default)]
+struct InFlight {
+    /// Time sent, and true once acknowledged.
+    packets: VecDeque<(Time, bool)>,
+    first: u64,
+}
+
+impl InFlight {
+    fn send(&mut self, now: Time) -> u64 {
+        self.packets.push_back((now, false));
+        self.first + self.packets.len() as u64 - 1
+    }
+
+    /// Acknowledges a packet. Returns its round trip, and the number of packets that are lost now.
+    fn acknowledge(&mut self, number: u64, now: Time) -> Option<(Duration, usize)> {
+        let at = number.checked_sub(self.first)?;
+        let (sent, is_acknowledged) = self.packets.get_mut(at as usize)?;
+        if std::mem::replace(is_acknowledged, true) {
+            return None;
+        }
+        let round_trip = now.since(*sent);
+        let mut lost = 0;
+        while let Some((_, is_acknowledged)) = self.packets.front() {
+            if !is_acknowledged && self.first + REORDER > number {
+                break;
+            }
+            lost += usize::from(!is_acknowledged);
+            self.packets.pop_front();
+            self.first += 1;
+        }
+        Some((round_trip, lost))
+    }
+}
+
+/// A flow of ours.
+struct Ours {
+    rate: RateControl,
+    in_flight: InFlight,
+    in_flight_bytes: usize,
+    received_bytes: u64,
+    lost_packets: u64,
+    /// Of the acknowledgements of one step.
+    acknowledged: usize,
+    lost: usize,
+    round_trip: Option<Duration>,
+}
+
+impl Ours {
+    fn acknowledge(&mut self, number: u64, now: Time) {
+        let Some((round_trip, lost)) = self.in_flight.acknowledge(number, now) else { return };
+        self.round_trip = Some(round_trip);
+        self.acknowledged += PACKET_BYTES;
+        self.received_bytes += PACKET_BYTES as u64;
+        self.lost += lost * PACKET_BYTES;
+        self.lost_packets += lost as u64;
+        self.in_flight_bytes -= (1 + lost) * PACKET_BYTES;
+    }
+
+    fn end_step(&mut self, now: Time) {
+        let acknowledged = std::mem::take(&mut self.acknowledged);
+        if acknowledged == 0 {
+            return;
+        }
+        let sample = Sample {
+            round_trip: self.round_trip.take(),
+            came: now,
+            received_bytes: self.received_bytes,
+            acknowledged,
+            lost: std::mem::take(&mut self.lost),
+            room: ROOM_BYTES,
+            is_limited: 2 * (self.in_flight_bytes + acknowledged) >= self.rate.window(),
+        };
+        self.rate.on_receipt(&sample, now);
+    }
+}
+
+/// A TCP flow with CUBIC (RFC 9438) and HyStart (RFC 9406).
+struct Cubic {
+    in_flight: InFlight,
+    packets_in_flight: usize,
+    window: f64,
+    slow_start_until: f64,
+    window_before_loss: f64,
+    lost_at: Time,
+    round_trip_s: f64,
+    round_trip_min_s: f64,
+    received_packets: u64,
+}
+
+impl Cubic {
+    fn new() -> Cubic {
+        Cubic {
+            in_flight: InFlight::default(),
+            packets_in_flight: 0,
+            window: 10.0,
+            slow_start_until: f64::MAX,
+            window_before_loss: 0.0,
+            lost_at: Time::ZERO,
+            round_trip_s: 0.1,
+            round_trip_min_s: f64::MAX,
+            received_packets: 0,
+        }
+    }
+
+    fn acknowledge(&mut self, number: u64, now: Time) {
+        let Some((round_trip, lost)) = self.in_flight.acknowledge(number, now) else { return };
+        self.received_packets += 1;
+        self.packets_in_flight -= 1 + lost;
+        let round_trip_s = round_trip.as_secs_f64();
+        self.round_trip_s += (round_trip_s - self.round_trip_s) / 8.0;
+        self.round_trip_min_s = self.round_trip_min_s.min(round_trip_s);
+        let elapsed_s = now.since(self.lost_at).as_secs_f64();
+        if lost > 0 && elapsed_s > self.round_trip_s {
+            self.window_before_loss = self.window;
+            self.window = (self.window * 0.7).max(2.0);
+            (self.slow_start_until, self.lost_at) = (self.window, now);
+        } else if self.window < self.slow_start_until {
+            self.window += 1.0;
+            let queue_s = round_trip_s - self.round_trip_min_s;
+            if queue_s > (self.round_trip_min_s / 8.0).clamp(0.004, 0.016) {
+                (self.slow_start_until, self.window_before_loss, self.lost_at) =
+                    (self.window, self.window, now);
+            }
+        } else {
+            let returns_s = (self.window_before_loss * 0.3 / 0.4).cbrt();
+            let cubic = 0.4 * (elapsed_s + self.round_trip_s - returns_s).powi(3) + self.window_before_loss;
+            self.window += ((cubic - self.window) / self.window).clamp(0.53 / self.window, 0.5);
+        }
+    }
+}
+
+/// A link with both flows.
+struct Model {
+    ours: Ours,
+    cubic: Option<Cubic>,
+    bytes_per_s: f64,
+    delay_s: f64,
+    loss: f64,
+    queue_packets: f64,
+    now_s: f64,
+    /// End of the transmission of all packets in the queue.
+    free_s: f64,
+    /// Arrivals of packets and of acknowledgements: time, ours or not, number.
+    arrivals: [VecDeque<(f64, bool, u64)>; 2],
+    random: u64,
+}
+
+/// Rates in Mbit/s, and the longest queue in milliseconds.
+#[derive(Debug)]
+struct Seen {
+    ours: f64,
+    cubic: f64,
+    queue_ms: f64,
+    lost_packets: u64,
+}
+
+impl Model {
+    fn new(mbit: f64, round_trip_ms: f64, loss_percent: f64, queue_packets: f64) -> Model {
+        let ours = Ours {
+            rate: RateControl::new(),
+            in_flight: InFlight::default(),
+            in_flight_bytes: 0,
+            received_bytes: 0,
+            lost_packets: 0,
+            acknowledged: 0,
+            lost: 0,
+            round_trip: None,
+        };
+        Model {
+            ours,
+            cubic: None,
+            bytes_per_s: mbit * 1e6 / 8.0,
+            delay_s: round_trip_ms / 2e3,
+            loss: loss_percent / 100.0,
+            queue_packets,
+            now_s: 0.0,
+            free_s: 0.0,
+            arrivals: Default::default(),
+            random: 88_172_645_463_325_252,
+        }
+    }
+
+    fn draw(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn transmit(&mut self, is_ours: bool, number: u64) {
+        let queued = (self.free_s - self.now_s).max(0.0) * self.bytes_per_s / WIRE_BYTES;
+        if self.draw() < self.loss || queued >= self.queue_packets {
+            return;
+        }
+        self.free_s = self.free_s.max(self.now_s) + WIRE_BYTES / self.bytes_per_s;
+        self.arrivals[0].push_back((self.free_s + self.delay_s, is_ours, number));
+    }
+
+    fn step(&mut self) {
+        let now = Time::from_millis(1000).after(Duration::from_secs_f64(self.now_s));
+        while let Some((at_s, is_ours, number)) =
+            self.arrivals[0].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
+        {
+            self.arrivals[1].push_back((at_s + self.delay_s, is_ours, number));
+        }
+        while let Some((_, is_ours, number)) = self.arrivals[1].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
+        {
+            match (is_ours, &mut self.cubic) {
+                (true, _) => self.ours.acknowledge(number, now),
+                (false, Some(cubic)) => cubic.acknowledge(number, now),
+                (false, None) => {}
+            }
+        }
+        self.ours.end_step(now);
+        loop {
+            let ours = &mut self.ours;
+            let may_send =
+                ours.rate.next() <= now && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
+            if may_send {
+                ours.in_flight_bytes += PACKET_BYTES;
+                ours.rate.sent(PACKET_BYTES, now);
+                let number = ours.in_flight.send(now);
+                self.transmit(true, number);
+            }
+            let cubic = self.cubic.as_mut().filter(|cubic| (cubic.packets_in_flight as f64) < cubic.window);
+            let number = cubic.map(|cubic| {
+                cubic.packets_in_flight += 1;
+                cubic.in_flight.send(now)
+            });
+            match number {
+                Some(number) => self.transmit(false, number),
+                None if !may_send => break,
+                None => {}
+            }
+        }
+        self.now_s += STEP_S;
+    }
+
+    fn run(&mut self, seconds: f64) -> Seen {
+        let received = |model: &Model| {
+            let cubic = model.cubic.as_ref().map_or(0, |cubic| cubic.received_packets * PACKET_BYTES as u64);
+            (model.ours.received_bytes, cubic, model.ours.lost_packets)
+        };
+        let (begun, until_s) = (received(self), self.now_s + seconds);
+        let mut queue_ms = 0.0_f64;
+        while self.now_s < until_s {
+            self.step();
+            queue_ms = queue_ms.max((self.free_s - self.now_s) * 1e3);
+        }
+        let ended = received(self);
+        let mbit = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds;
+        let lost_packets = ended.2 - begun.2;
+        Seen { ours: mbit(ended.0 - begun.0), cubic: mbit(ended.1 - begun.1), queue_ms, lost_packets }
+    }
+}
+
+#[test]
+fn a_flow_fills_any_link_and_its_queue_stays_short() {
+    for mbit in [40.0, 400.0] {
+        for round_trip_ms in [20.0, 100.0, 200.0] {
+            for loss_percent in [0.0, 0.01, 0.1, 1.0] {
+                let mut model = Model::new(mbit, round_trip_ms, loss_percent, 1000.0);
+                model.run(10.0);
+                let seen = model.run(5.0);
+                let context = format!("{mbit} Mbit/s, {round_trip_ms} ms, {loss_percent} %: {seen:?}");
+                assert!(seen.ours > 0.9 * mbit, "the link is idle: {context}");
+                assert!(seen.queue_ms < 25.0, "the queue is long: {context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_too_short_to_show_loses_little() {
+    for (mbit, round_trip_ms) in [(20.0, 40.0), (100.0, 20.0)] {
+        for queue_packets in [10.0, 30.0] {
+            let mut model = Model::new(mbit, round_trip_ms, 0.0, queue_packets);
+            model.run(10.0);
+            let seen = model.run(20.0);
+            let lost = seen.lost_packets as f64 * PACKET_BYTES as f64 * 8.0 / (mbit * 1e6 * 20.0);
+            assert!(
+                seen.ours > 0.85 * mbit && lost < 0.01,
+                "{mbit} Mbit/s, {queue_packets}: {seen:?}, lost {lost}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_slower_link_gets_a_short_queue_again() {
+    for factor in [0.2, 0.4, 0.6, 0.8] {
+        for round_trip_ms in [20.0, 100.0] {
+            let mut model = Model::new(40.0, round_trip_ms, 0.0, 1000.0);
+            model.run(15.0);
+            model.bytes_per_s *= factor;
+            model.run(10.0);
+            let seen = model.run(10.0);
+            let context = format!("factor {factor}, {round_trip_ms} ms: {seen:?}");
+            assert!(seen.ours > 0.9 * 40.0 * factor && seen.queue_ms < 20.0, "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_flow_shares_a_link_with_cubic() {
+    for (mbit, round_trip_ms, queue_packets) in [
+        (40.0, 20.0, 1000.0),
+        (40.0, 100.0, 1000.0),
+        (40.0, 200.0, 1000.0),
+        (100.0, 20.0, 300.0),
+        (400.0, 20.0, 500.0),
+    ] {
+        let mut model = Model::new(mbit, round_trip_ms, 0.0, queue_packets);
+        model.cubic = Some(Cubic::new());
+        model.run(30.0);
+        let seen = model.run(60.0);
+        let context = format!("{mbit} Mbit/s, {round_trip_ms} ms, queue of {queue_packets}: {seen:?}");
+        assert!(seen.ours > 0.3 * mbit && seen.cubic > 0.3 * mbit, "{context}");
+    }
+}
+
+#[test]
+fn a_flow_leaves_cubic_its_rate_where_random_loss_limits_it() {
+    let run = |ours: bool| {
+        let mut model = Model::new(100.0, 20.0, 1.0, 1000.0);
+        model.cubic = Some(Cubic::new());
+        if !ours {
+            model.ours.in_flight_bytes = usize::MAX / 2;
+        }
+        model.run(10.0);
+        model.run(60.0)
+    };
+    let (alone, beside) = (run(false), run(true));
+    assert!(beside.cubic > 0.66 * alone.cubic && beside.ours > 80.0, "{alone:?}, {beside:?}");
+}
