@@ -19,6 +19,7 @@ mod lab;
 mod latency;
 mod links;
 mod load;
+mod longfat;
 mod measure;
 mod multiplex;
 mod ours;
@@ -111,6 +112,9 @@ enum Experiment {
     Tunnels(Setting),
     /// QUIC and UDP over a thin and lossy link: a flood and small records beside it, by congestion control
     Congestion(congestion::CongestionSetting),
+    /// Goodput of one flow over fast, long and lossy networks, beside iperf3 (needs root)
+    #[command(name = "longfat")]
+    LongFat(longfat::LongFatSetting),
     /// Cost of faults, for each class of device: cut links, killed processes, full disks and more (needs root)
     Reliability(reliability::ReliabilitySetting),
     /// Random faults from a seed on random devices, pipelines and transports (needs root)
@@ -250,6 +254,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
         Experiment::Tunnels(setting) => tunnels::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
+        Experiment::LongFat(setting) => longfat::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Chaos(setting) => chaos::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,

@@ -267,6 +267,11 @@ impl Hosts {
         Ok(())
     }
 
+    /// Returns the path of a file of both hosts.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     /// Returns the address that `attach` uses.
     pub(crate) fn from(&self) -> String {
         format!("{}{ADDRESS_A}/{DEVICE}", self.scheme)
