@@ -11,6 +11,7 @@ mod control;
 mod demo;
 mod doctor;
 mod module;
+mod network_path;
 mod output;
 mod pair;
 mod run;

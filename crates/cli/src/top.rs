@@ -2,6 +2,7 @@
 
 mod table;
 
+use crate::network_path::NetworkPath;
 use crate::output::{Failure, print, print_json};
 use crate::terminal::{self, Terminal};
 use broker::console::{DriverStatus, PeerStatus, Status, Survey, survey};
@@ -47,6 +48,9 @@ struct Flow {
     resent: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<StoreStats>,
+    /// Network path of a flow whose source is on this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<NetworkPath>,
     drops: BTreeMap<String, u64>,
     pipeline: String,
     stages: Vec<StageStats>,
@@ -193,6 +197,7 @@ fn flow(
         lost: stats.lost,
         resent: stats.resent,
         store: stats.store.clone(),
+        path: NetworkPath::from_figures(&driver.stats.transport).filter(|_| outward && driver.stats.linked),
         drops: stats.drops.clone(),
         pipeline: stats.pipeline.clone(),
         stages: stats.stages.clone(),

@@ -2,6 +2,7 @@
 //! columns for which there is room.
 
 use super::{Flow, Host, View};
+use crate::network_path::NetworkPath;
 use crate::output::one_line;
 use flow::StageStats;
 
@@ -113,6 +114,8 @@ impl Screen {
             let text = format!("    {state}: {messages} messages unacknowledged, {discarded} discarded");
             lines.push(self.line(&text, YELLOW));
         }
+        let path = flow.path.iter().flat_map(NetworkPath::describe);
+        lines.extend(path.map(|text| self.line(&format!("    {text}"), "")));
         let drops = flow.drops.iter();
         lines.extend(
             drops.map(|(reason, count)| self.line(&format!("    {count} dropped: {reason}"), YELLOW)),
