@@ -70,6 +70,11 @@ const INTERVAL_ROUND_TRIPS_MAX: u32 = 4;
 const FUTILE_MIN: (u32, Duration) = (4, Duration::from_secs(1));
 /// A pace at most this multiple of the rate that was sent does not rise.
 const STEADY_SHARE: f64 = 1.03;
+/// Longest validity of the base without a round trip near it. Then the sender sends less for [`DRAIN_ROUND_TRIPS`], and the
+/// shortest round trip meanwhile becomes the base: a longer path is not a queue.
+const BASE_VALID: Duration = Duration::from_secs(10);
+const DRAIN_ROUND_TRIPS: u32 = 2;
+const DRAIN_SHARE: f64 = 0.75;
 /// Window of a paced connection, as time at the pace: round trips, plus a constant. It only matters when receipts stop.
 const WINDOW_TIME: (f64, Duration) = (1.25, Duration::from_millis(50));
 /// Growth of the window in slow start beyond the receiver's buffer, as a multiple of the data on the path.
@@ -194,6 +199,10 @@ pub(crate) struct RateControl {
     accepted: f64,
     /// Round trip without a queue.
     base: Option<Duration>,
+    /// Last round trip near the base.
+    base_seen: Time,
+    /// End of the drain, and the shortest round trip in it.
+    drain: Option<(Time, Duration)>,
     /// Smoothed round trip.
     round_trip: Duration,
     deviation: Duration,
@@ -229,6 +238,8 @@ impl RateControl {
             peak: 0.0,
             accepted: 0.0,
             base: None,
+            base_seen: Time::ZERO,
+            drain: None,
             round_trip: Duration::ZERO,
             deviation: Duration::ZERO,
             interval: None,
@@ -430,6 +441,10 @@ impl RateControl {
             self.set_pace(pace);
             return;
         }
+        if let Some(pace) = self.drain(interval, queue, aim, now) {
+            self.set_pace(pace);
+            return;
+        }
         let lasted = now.since(interval.begun);
         self.peak = (self.peak * (-lasted.as_secs_f64() / PEAK_HALVES_S).exp2()).max(accepted);
         let correction = self.correction(queue, interval.round_trip_min, aim, now);
@@ -464,7 +479,8 @@ impl RateControl {
                 }
                 restored
             }
-            false if is_clear => pace.max(steady) * (1.0 + correction),
+            // Near the peak, steps add up to a queue before the first one shows.
+            false if is_clear && !self.is_near_peak() => pace.max(steady) * (1.0 + correction),
             false => steady.min(pace * PEAK_FACTOR) * (1.0 + correction),
         };
         let longest = self.queue_of(interval.round_trip_max);
@@ -478,6 +494,34 @@ impl RateControl {
             self.clear_intervals = 0;
         }
         self.set_pace(bounded.max(floor.min(pace * PEAK_FACTOR)).min(cap));
+    }
+
+    fn is_near_peak(&self) -> bool {
+        self.pace.is_some_and(|pace| pace > NEAR_PEAK * self.peak)
+    }
+
+    /// Checks the base once it is old. Returns the pace during and after the drain.
+    fn drain(&mut self, interval: &Interval, queue: Duration, aim: Duration, now: Time) -> Option<f64> {
+        if queue < aim.mul_f64(QUEUE_MIN_SHARE) {
+            self.base_seen = now;
+            self.drain = None;
+            return None;
+        }
+        match &mut self.drain {
+            None if now.since(self.base_seen) < BASE_VALID || self.loss.is_on_trial() => None,
+            None => {
+                self.drain = Some((now.after(self.round_trip * DRAIN_ROUND_TRIPS), Duration::MAX));
+                Some(self.accepted * DRAIN_SHARE)
+            }
+            Some((until, shortest)) => {
+                *shortest = interval.round_trip_min.min(*shortest);
+                if now < *until {
+                    return self.pace;
+                }
+                (self.base, self.base_seen, self.drain) = (Some(*shortest), now, None);
+                Some(self.accepted)
+            }
+        }
     }
 
     /// Learns the rate of random loss from an interval in which the pace neither rose nor made a queue.
@@ -538,8 +582,7 @@ impl RateControl {
         if queue <= 2 * aim {
             (self.expected, self.futile) = (None, 0);
             let rise_max = (INTERVAL_MIN.as_secs_f64() / interval).clamp(RISE_MAX[0], RISE_MAX[1]);
-            let is_near_peak = self.pace.is_some_and(|pace| pace > NEAR_PEAK * self.peak);
-            let doublings = self.clear_intervals - CLEAR_INTERVALS_MIN[usize::from(is_near_peak)];
+            let doublings = self.clear_intervals - CLEAR_INTERVALS_MIN[usize::from(self.is_near_peak())];
             return (correction * 2_f64.powi(doublings.clamp(0, DOUBLINGS_MAX))).min(rise_max);
         }
         let correction = correction.max(-FALL_MAX);

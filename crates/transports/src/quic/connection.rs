@@ -390,6 +390,8 @@ impl QuicConnection {
             }
         };
         self.is_refused = false;
+        // The caller may have waited for the processor since `now`: an earlier time would shorten the round trip.
+        let now = now.max(Instant::now());
         self.paths[index].last_received = Some(now);
         let mut datagrams = self.slab.split();
         if received.truncated {
@@ -472,6 +474,8 @@ impl QuicConnection {
         self.paced_until = None;
         let rate = self.state.as_ref().and_then(|(_, connection)| ack_bypass::rate(connection));
         loop {
+            // Sending takes time. Receiving took some, too.
+            let now = now.max(Instant::now());
             if self.output.pending.is_none() {
                 let Some((_, connection)) = &mut self.state else { return };
                 let permitted = match rate.as_ref().map(|rate| rate.permission(now)) {

@@ -311,7 +311,7 @@ fn a_slower_link_gets_a_short_queue_again() {
             model.run(10.0);
             let seen = model.run(10.0);
             let context = format!("factor {factor}, {round_trip_ms} ms: {seen:?}");
-            assert!(seen.ours > 0.9 * 40.0 * factor && seen.queue_ms < 20.0, "{context}");
+            assert!(seen.ours > 0.9 * 40.0 * factor && seen.queue_ms < 25.0, "{context}");
         }
     }
 }
