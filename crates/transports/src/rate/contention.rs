@@ -77,7 +77,7 @@ impl Held {
 impl Contention {
     /// Returns true if another sender fills the queue.
     pub(super) fn is_held(&self) -> bool {
-        self.held.is_some()
+        self.persistent >= CONTENDED.0 || self.held.is_some_and(|held| held.is_capped)
     }
 
     fn is_contended(&mut self, seen: &Seen) -> bool {
