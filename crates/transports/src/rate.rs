@@ -75,6 +75,8 @@ const STEADY_SHARE: f64 = 1.03;
 const BASE_VALID: Duration = Duration::from_secs(10);
 const DRAIN_ROUND_TRIPS: u32 = 2;
 const DRAIN_SHARE: f64 = 0.75;
+/// Intervals after a drain in which an empty queue does not show a faster link.
+const DRAINED_INTERVALS: i32 = 6;
 /// Window of a paced connection, as time at the pace: round trips, plus a constant. It only matters when receipts stop.
 const WINDOW_TIME: (f64, Duration) = (1.25, Duration::from_millis(50));
 /// Growth of the window in slow start beyond the receiver's buffer, as a multiple of the data on the path.
@@ -480,7 +482,9 @@ impl RateControl {
                 restored
             }
             // Near the peak, steps add up to a queue before the first one shows.
-            false if is_clear && !self.is_near_peak() => pace.max(steady) * (1.0 + correction),
+            false if is_clear && !self.is_near_peak() && self.clear_intervals > 0 => {
+                pace.max(steady) * (1.0 + correction)
+            }
             false => steady.min(pace * PEAK_FACTOR) * (1.0 + correction),
         };
         let longest = self.queue_of(interval.round_trip_max);
@@ -504,8 +508,11 @@ impl RateControl {
     fn drain(&mut self, interval: &Interval, queue: Duration, aim: Duration, now: Time) -> Option<f64> {
         if queue < aim.mul_f64(QUEUE_MIN_SHARE) {
             self.base_seen = now;
-            self.drain = None;
-            return None;
+            let has_drained = self.drain.take().is_some();
+            if has_drained {
+                self.clear_intervals = -DRAINED_INTERVALS;
+            }
+            return has_drained.then_some(self.accepted);
         }
         match &mut self.drain {
             None if now.since(self.base_seen) < BASE_VALID || self.loss.is_on_trial() => None,
@@ -519,6 +526,7 @@ impl RateControl {
                     return self.pace;
                 }
                 (self.base, self.base_seen, self.drain) = (Some(*shortest), now, None);
+                self.clear_intervals = -DRAINED_INTERVALS;
                 Some(self.accepted)
             }
         }

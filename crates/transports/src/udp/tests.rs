@@ -210,7 +210,9 @@ fn records_cross_in_batches_and_one_by_one() {
         assert_eq!(here.can_batch, can_batch, "loopback can split a batch");
         let receipts = figure(&mut here, "receipts");
         assert!(receipts > 0.0 && figure(&mut here, "received_datagrams") == receipts);
-        assert_eq!(figure(&mut here, "sent_datagrams"), figure(&mut *there, "received_datagrams"));
+        // On a busy machine a timeout may repeat a datagram that nobody reads any more.
+        let unread = figure(&mut here, "sent_datagrams") - figure(&mut *there, "received_datagrams");
+        assert!((0.0..=figure(&mut here, "retransmitted_datagrams")).contains(&unread), "{unread} unread");
     }
 }
 
