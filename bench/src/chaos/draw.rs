@@ -152,9 +152,15 @@ impl Case {
         self.steps.iter().any(|step| matches!(step.act, Act::Restart { .. }))
     }
 
-    /// Returns true if a killed worker may lose messages that it has read.
+    /// Returns true if workers are killed.
     pub(super) fn kills(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.act, Act::Kill(..)))
+    }
+
+    /// Returns true if a worker at a source of this device's flows is killed, which may lose messages that it has read.
+    pub(super) fn kills_source(&self, flow: &Flow) -> bool {
+        let is_source = |host| host == Host::Device || flow.via[1].is_some();
+        self.steps.iter().any(|step| matches!(step.act, Act::Kill(host, _) if is_source(host)))
     }
 }
 

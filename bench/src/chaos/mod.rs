@@ -12,7 +12,7 @@ use crate::reliability::hosts::{Host, Reported};
 use crate::reliability::subject::{Class, Ended};
 use crate::setting::Failure;
 use clap::Args;
-use draw::Case;
+use draw::{Case, Flow};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -82,15 +82,18 @@ impl Outcome {
 }
 
 impl Seen {
-    fn judge(&self, case: &Case) -> Result<(), String> {
+    fn judge(&self, case: &Case, flow: &Flow) -> Result<(), String> {
         let Ended { tally, stuck, node_losses, gaps, .. } = self.ended;
         let dropped = self.reported.dropped();
         let is_right = if case.loses_the_store() {
             tally.disordered == 0 && (tally.repeated == 0 || dropped > 0)
         } else if case.kills() {
-            // A killed worker loses the messages that it has read, and may or may not have written its last one.
+            // A killed worker at the source loses the messages that it has read. One at the sink loses none, and may or may not
+            // have written its last one.
             let in_doubt = self.reported.reasons.get(IN_DOUBT).copied().unwrap_or_default();
-            gaps <= dropped
+            let may_lose = case.kills_source(flow);
+            (may_lose || tally.lost == 0)
+                && gaps <= dropped
                 && tally.repeated <= in_doubt
                 && Tally { lost: 0, repeated: 0, ..tally }.is_exact()
         } else {
@@ -159,7 +162,7 @@ fn run_case(
         thread::sleep(CALM);
         let reported = storm.hosts.reported(&name(device), class.unit());
         let seen = Seen { class, ended, reported, recovery };
-        if let Err(problem) = seen.judge(case) {
+        if let Err(problem) = seen.judge(case, &case.flows[device]) {
             outcome.broken.push(format!("{} ({class:?}): {problem}", name(device)));
         }
         outcome.seen.push(seen);
@@ -260,7 +263,7 @@ pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
 }
 
 fn headline(seed: u64, case: &Case) -> String {
-    let flow = |flow: &draw::Flow| format!("{:?} by {:?}", flow.class, flow.via);
+    let flow = |flow: &Flow| format!("{:?} by {:?}", flow.class, flow.via);
     let flows: Vec<_> = case.flows.iter().map(flow).collect();
     let faults = case.steps.iter().filter(|step| step.act.kind().is_some()).count();
     let transport = case.transport.unwrap_or("default transport");

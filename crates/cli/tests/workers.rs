@@ -323,6 +323,7 @@ fn survives_this(mut bench: Bench, befall: impl FnOnce(&mut Bench)) {
     let lost = unread + held_there + held_here;
     assert!(gaps as u64 <= lost, "lost in {gaps} places, with {lost} messages lost or in doubt");
     assert!(turns as u64 <= unwritten, "repeated {turns} times, with {unwritten} messages in doubt");
+    assert_eq!(held_here, 0, "the source sends again what the sink's stages held");
     assert_eq!(end_of(bench.attach), Some(0));
 }
 
@@ -391,6 +392,38 @@ fn a_reliable_flow_survives_its_workers_with_pairs_that_remember_and_hold() {
 #[test]
 fn a_reliable_flow_survives_its_workers_with_pairs_in_processes() {
     survives("tcp", "@pipe compress");
+}
+
+/// The process of the killed sink half holds the messages of some hundred milliseconds. The source has sent them, so none
+/// may be lost.
+#[test]
+fn a_killed_sink_half_in_a_process_loses_nothing_that_it_holds() {
+    for link in ["@pipe", "@shm"] {
+        let via = format!("{link} bundle(count=10, hold=400ms)");
+        let mut bench = Bench::new("udp", &via);
+        let writer = Writer::start(&bench.device);
+        let application = bench.application.try_clone().unwrap();
+        let reader = thread::spawn(move || {
+            BufReader::new(application).lines().map_while(Result::ok).collect::<Vec<_>>()
+        });
+        for _ in 0..4 {
+            thread::sleep(Duration::from_millis(600));
+            kill(worker_of(&bench.attach.child));
+            bench.attach.wait("worker");
+        }
+        let (in_doubt, held) = lost_with_workers(&mut bench.attach, "incoming", 4);
+        let lines = writer.end();
+        bench.attach.wait("flow-ended");
+        let read = reader.join().unwrap();
+        let seen: BTreeSet<u32> = read.iter().map(|line| line.parse().unwrap()).collect();
+        let repeats = (read.len() - seen.len()) as u64;
+        assert!(seen.into_iter().eq(0..lines), "{via}: of {lines} lines, {} came", read.len());
+        assert!(
+            repeats <= in_doubt && held == 0,
+            "{via}: {repeats} repeats, {in_doubt} in doubt, {held} held"
+        );
+        assert_eq!(end_of(bench.attach), Some(0));
+    }
 }
 
 #[test]

@@ -56,8 +56,8 @@ pub trait Link: Send {
         0
     }
 
-    /// The stage's checkpoint ([`Stage::checkpoint`](crate::Stage::checkpoint)). A stage in its own process has
-    /// none: it dies with the worker that started it, and its successor starts empty.
+    /// The stage's checkpoint ([`Stage::checkpoint`](crate::Stage::checkpoint)). That of a stage in its own process has
+    /// its unfinished inputs: it dies with the worker that started it, and its successor gets them again.
     fn checkpoint(&self) -> Option<Body> {
         None
     }

@@ -157,6 +157,11 @@ impl ChainRunner {
         self.chain.kept()
     }
 
+    /// Returns the number of messages that would be lost with the stages although checkpoints are saved.
+    pub fn unsaved(&self) -> usize {
+        self.chain.unsaved()
+    }
+
     /// Returns whether a stage keeps state between messages.
     pub fn has_state(&self) -> bool {
         self.chain.remembers()

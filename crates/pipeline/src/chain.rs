@@ -121,6 +121,8 @@ struct Slot {
     is_fan: bool,
     /// Messages bypass the stage, because it changes none.
     passes: bool,
+    /// A checkpoint saves the messages in the stage.
+    saves: bool,
     link: Box<dyn Link>,
     outbox: Outbox,
     waiting: VecDeque<Waiting>,
@@ -206,8 +208,21 @@ impl Chain {
             let is_fan = matches!(used.pair.shape(&used.options), Shape::Fan(_));
             let (outbox, waiting) = (Outbox::default(), VecDeque::new());
             let outlets = pipeline.outlets_of(used);
-            let (passes, error, marks) = (link.passes(), None, VecDeque::new());
-            slots.push(Slot { pair, name, is_fan, passes, link, outbox, waiting, outlets, error, marks });
+            let (passes, saves) = (link.passes(), link.checkpoint().is_some());
+            let (error, marks) = (None, VecDeque::new());
+            slots.push(Slot {
+                pair,
+                name,
+                is_fan,
+                passes,
+                saves,
+                link,
+                outbox,
+                waiting,
+                outlets,
+                error,
+                marks,
+            });
         }
         if half == Half::Sink {
             slots.reverse();
@@ -323,9 +338,15 @@ impl Chain {
         self.waiting + self.slots.iter().map(|slot| slot.link.kept()).sum::<usize>()
     }
 
+    /// The number of messages that would be lost with the chain after a checkpoint.
+    pub fn unsaved(&self) -> usize {
+        let unsaved = self.slots.iter().filter(|slot| !slot.saves).map(|slot| slot.link.kept());
+        self.waiting + unsaved.sum::<usize>()
+    }
+
     /// Returns true if a stage has memory that a checkpoint saves.
     pub fn remembers(&self) -> bool {
-        self.slots.iter().any(|slot| slot.link.checkpoint().is_some())
+        self.slots.iter().any(|slot| slot.saves)
     }
 
     /// Saves the memory of all stages for [`Chain::restore`]; `None` while a message waits in front of one.

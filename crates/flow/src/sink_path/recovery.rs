@@ -47,6 +47,8 @@ pub(super) struct Checkpoints {
     is_due: bool,
     /// Length of the last checkpoint.
     last_bytes: usize,
+    /// The last checkpoint was too large for the log: a new worker starts with fresh stages.
+    is_missing: bool,
 }
 
 /// Outputs that the partner accepted from the previous worker, and that the stages emit again.
@@ -141,7 +143,7 @@ impl SinkPath {
         now: Time,
         notices: &mut Vec<Notice>,
     ) {
-        let (key, at_risk) = (self.key, self.stages.at_risk());
+        let (key, at_risk) = (self.key, self.at_risk());
         let dropped = self.drops.total().saturating_add(self.sink.counters().stale);
         let is_all = !unflushed && self.stages.out.messages.is_empty();
         // While outputs are repeated and skipped, the position of the ticket must not advance.
@@ -171,6 +173,15 @@ impl SinkPath {
         self.acknowledge(now, notices);
     }
 
+    /// Returns the number of messages in the stages that a new worker would not get again.
+    fn at_risk(&mut self) -> usize {
+        let Checkpoints { are_needed, is_missing, .. } = self.recovery.checkpoints;
+        match are_needed && !is_missing && self.delivery_log().is_some() {
+            true => self.stages.unsaved(),
+            false => self.stages.at_risk(),
+        }
+    }
+
     /// Saves a checkpoint if the stages keep state and an acknowledgement is due. `is_all`: the partner accepted
     /// everything. Returns whether the ticket's position may advance.
     fn save_checkpoint(&mut self, is_all: bool, now: Time) -> bool {
@@ -187,8 +198,8 @@ impl SinkPath {
         let is_now = is_all && self.recovery.checkpoints.is_due;
         let Some(checkpoint) = is_now.then(|| self.stages.checkpoint()).flatten() else { return false };
         self.recovery.checkpoints.last_bytes = checkpoint.len();
-        // If the checkpoint is too large, a new worker starts with fresh stages.
-        let _ = self.delivery_log().is_some_and(|log| log.save_checkpoint(&checkpoint));
+        let is_saved = self.delivery_log().is_some_and(|log| log.save_checkpoint(&checkpoint));
+        self.recovery.checkpoints.is_missing = !is_saved;
         self.recovery.checkpoints.is_due = false;
         // The checkpoint lets this run acknowledge.
         self.acknowledger.schedule(Some(now));

@@ -1,3 +1,4 @@
+use super::checkpoint::Saved;
 use super::ledger::{Death, Ledger, Limits, ProtocolError};
 use contract::{Attributes, Drop, Message, Time};
 use proptest::prelude::*;
@@ -200,6 +201,8 @@ enum Step {
     Output,
     Done,
     Kill,
+    /// Another worker continues with the checkpoint.
+    Move,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -211,6 +214,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Output),
         8 => Just(Step::Done),
         1 => Just(Step::Kill),
+        1 => Just(Step::Move),
     ]
 }
 
@@ -257,7 +261,15 @@ proptest! {
                     prop_assert_eq!((death.poisoned, death.unreadable), (0, 0));
                     process = Process::default();
                 }
-                Step::Kill => {}
+                Step::Move if deaths_in_row < 11 => {
+                    deaths_in_row += 1;
+                    let saved = Saved::parse(ledger.save().emit(), 1 << 16).unwrap();
+                    ledger = Ledger::new(Limits::default(), reports_done, has_history);
+                    ledger.restore(saved);
+                    process = Process::default();
+                    continue;
+                }
+                Step::Kill | Step::Move => {}
             }
             if ledger.committed() > committed {
                 deaths_in_row = 0;

@@ -55,6 +55,7 @@
 //! A control message between such halves has a tag in front: 0 for the stages' own, 1 for a request to replace the
 //! incarnation that follows (4 bytes).
 
+mod checkpoint;
 mod group;
 mod launch;
 mod ledger;
@@ -75,7 +76,8 @@ pub use ledger::Limits;
 pub use spawner::{AllowedProgram, Spawner};
 
 use contract::{
-    Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult, Time, Value,
+    Body, Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult, Time,
+    Value,
 };
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -298,6 +300,14 @@ impl Link for Process {
         let mut run = self.run();
         let unfinished = if self.is_first() { run.unfinished() } else { 0 };
         unfinished + run.outbox(self.stage).messages.len()
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        self.is_first().then(|| self.run().checkpoint())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
+        self.run().restore(checkpoint)
     }
 
     fn report(&self) -> Vec<Report> {

@@ -1,10 +1,11 @@
 //! Supervises the processes of one run: starts, checks and restarts them. The states are in [`super`].
 
+use super::checkpoint::Saved;
 use super::group::{Event, ProcessGroup, Program, ReadOutcome, StageFault};
 use super::ledger::{Ledger, ProtocolError};
 use super::window::Window;
 use super::{Module, SharedRun, move_all, reason};
-use contract::{Drop, Feedback, Half, Input, Message, Outbox, StageError, StageResult, Time};
+use contract::{Body, Drop, Feedback, Half, Input, Message, Outbox, Port, StageError, StageResult, Time};
 use links::shm::{self, Geometry};
 use std::io;
 use std::sync::Arc;
@@ -634,6 +635,24 @@ impl Supervisor {
 
     pub(super) fn unfinished(&self) -> usize {
         self.ledger.unfinished()
+    }
+
+    /// Saves all that a new run in another process needs.
+    pub(super) fn checkpoint(&self) -> Body {
+        let mut saved = self.ledger.save();
+        let outputs = self.stages[self.last()].outbox.messages.iter().map(|(_, output)| output.clone());
+        saved.outputs.splice(..0, outputs);
+        saved.emit()
+    }
+
+    /// Restores the checkpoint of another run into this new one.
+    pub(super) fn restore(&mut self, checkpoint: Body) -> StageResult {
+        let mut saved = Saved::parse(checkpoint, self.module().limits.kept_messages)?;
+        let last = self.last();
+        let outputs = std::mem::take(&mut saved.outputs).into_iter().map(|output| (Port::MAIN, output));
+        self.stages[last].outbox.messages.extend(outputs);
+        self.ledger.restore(saved);
+        Ok(())
     }
 
     /// Process id of a stage, while it runs.

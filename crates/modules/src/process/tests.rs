@@ -217,6 +217,35 @@ while True:
     assert_eq!(bench.bodies, expected);
 }
 
+/// The worker that started the process was killed, and another one continues.
+#[test]
+fn the_next_worker_gives_its_process_the_inputs_that_the_last_one_held() {
+    let program = "
+frame(1, 0, struct.pack('<HIIHI', 1, 0, 0, 1, 4) + b'done' + struct.pack('<I', 4) + b'true')
+count = 0
+while True:
+    three = [read() for _ in range(3)]
+    count += 1
+    write(three[0][0], b''.join(body for _, body in three)); done(3 * count, count)
+";
+    let mut bodies = Vec::new();
+    let mut checkpoint = None;
+    for (values, complete) in [(0..41, 13), (41..43, 14), (43..60, 20)] {
+        let mut bench = Bench::new(python(program, Half::Sink));
+        if let Some(checkpoint) = checkpoint {
+            bench.link.restore(checkpoint).unwrap();
+        }
+        bench.feed(values);
+        while bodies.len() + bench.bodies.len() < complete {
+            bench.step();
+        }
+        bodies.append(&mut bench.bodies);
+        checkpoint = bench.link.checkpoint();
+    }
+    let expected: Vec<Vec<u8>> = numbers(0..60).chunks(3).map(|three| three.concat()).collect();
+    assert_eq!(bodies, expected);
+}
+
 #[test]
 fn a_process_that_hangs_is_killed_and_named() {
     // It hangs once, at the third message.
