@@ -18,6 +18,8 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// No bundle for this long, and for this many times their usual period, is silence.
 const SILENCE: Duration = Duration::from_millis(150);
 const SILENT_PERIODS: f64 = 6.0;
+/// Bundles that are late for this long, at first by more than [`STEP_NS`], are not the rest of an interruption.
+const INTERRUPTION_MAX: Duration = Duration::from_secs(5);
 /// With `count=auto`, the longest delay beyond the fastest transit.
 const HOLD_MAX: Duration = Duration::from_secs(2);
 
@@ -29,6 +31,8 @@ pub(super) struct Sink {
     transits: MinMaxWindow,
     /// Longest time from the first message of a bundle to its last.
     span: i64,
+    /// Arrival of the first bundle of an interruption that still lasts.
+    interrupted_since: Option<Time>,
     late: u64,
     /// State for `count=auto`.
     auto: Option<Auto>,
@@ -83,6 +87,7 @@ impl Sink {
             hold: options.duration("hold"),
             transits: MinMaxWindow::default(),
             span: 0,
+            interrupted_since: None,
             late: 0,
             auto: options.is_auto("count").then(|| Auto {
                 delay: AdaptiveDelay::new(HOLD_MAX),
@@ -97,7 +102,20 @@ impl Sink {
 
     /// Raises the shift if the first message of a bundle is late; lowers it if all are far too
     /// early.
+    ///
+    /// After an interruption of the network, bundles arrive that are late by the whole interruption. The shift
+    /// must not rise for them, or it would delay all later messages as much. It rises if bundles are as late
+    /// for [`INTERRUPTION_MAX`]: then the route has changed.
     fn update_shift(&mut self, transit: i64, span: i64, now: Time) {
+        let late_ns = self.playout.shift().map_or(0, |shift| transit.saturating_sub(shift));
+        if late_ns > STEP_NS || late_ns > 0 && self.interrupted_since.is_some() {
+            if now.since(*self.interrupted_since.get_or_insert(now)) < INTERRUPTION_MAX {
+                self.late += 1;
+                return;
+            }
+            self.transits = MinMaxWindow::default();
+        }
+        self.interrupted_since = None;
         let longer = span.saturating_sub(self.span).max(0);
         self.span = self.span.max(span);
         let (cover, grown) = match i64::try_from(self.hold.as_nanos()).unwrap_or(i64::MAX) {

@@ -77,6 +77,32 @@ fn the_shift_falls_after_an_interruption() {
 }
 
 #[test]
+fn an_interruption_does_not_delay_what_follows_it() {
+    for interruption_s in [1, 3, 30] {
+        let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(10), 1);
+        feed(&mut run, 200);
+        let usual = run.figure(Half::Sink, "delay_ms");
+        run.configure(steady(Duration::from_secs(interruption_s)));
+        feed(&mut run, 10);
+        run.configure(jittery(10));
+        feed(&mut run, 62 * interruption_s + 200);
+        let after = run.figure(Half::Sink, "delay_ms");
+        assert!((after - usual).abs() < 20.0, "{interruption_s} s: {usual} {after}");
+    }
+}
+
+#[test]
+fn a_slower_route_raises_the_shift() {
+    let mut run = TwoHalves::new(&Bundle, &[], &Format::Motion, jittery(10), 1);
+    feed(&mut run, 200);
+    run.configure(steady(Duration::from_secs(2)));
+    feed(&mut run, 1000);
+    let late = run.figure(Half::Sink, "late");
+    feed(&mut run, 500);
+    assert_eq!(run.figure(Half::Sink, "late"), late);
+}
+
+#[test]
 fn a_slow_device_does_not_wait_for_a_full_bundle() {
     let mut run =
         TwoHalves::new(&Bundle, &[("wait", "30ms")], &Format::Evdev, steady(Duration::from_millis(1)), 1);
