@@ -138,7 +138,7 @@ fn invalid_messages_are_refused_by_field_name() {
     let text = [&[2][..], &vec![b'a'; TEXT_BYTES_MAX + 1]].concat();
     for (bytes, what) in [
         (&[][..], "kind"),
-        (&[5], "kind"),
+        (&[6], "kind"),
         (&[0, 1, 0, 0, 0, 2], "pressed"),
         (&[1, 0, 0x40, 0, 0, 0, 0, 0, 0, 0, 0], "pointer"),
         (&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], "buttons"),
