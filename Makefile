@@ -1,9 +1,11 @@
-# make demo | test | prove | fuzz SECONDS=60 | check | audit | release | install
+# make demo | test | prove | fuzz SECONDS=60 | check | audit | release | package | prove-package | install
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 SECONDS ?= 60
 PREFIX ?= /usr/local
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+PROGRAM = $(TARGET)/release/outboard
+ZSH_FUNCTIONS = share/zsh/site-functions
 # bench is a workspace of its own; its program stands beside the others.
 IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 
@@ -11,7 +13,7 @@ IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 DENY = scripts/tool cargo-deny 0.20.2
 CYCLONEDX = scripts/tool cargo-cyclonedx 0.5.9
 
-.PHONY: demo test prove fuzz check audit release install setup
+.PHONY: demo test prove fuzz check audit release package prove-package install install-program setup
 
 # Two hosts with a bad network between them, live. Installs what is missing and builds first.
 demo: setup
@@ -54,24 +56,40 @@ release: setup
 	@mv crates/cli/outboard.cdx.json $(TARGET)/release/ && rm -f $$(git ls-files --others '*/outboard.cdx.json')
 	@ls -l $(addprefix $(TARGET)/release/,outboard outboard.cdx.json)
 
-# The program, the measurements (`outboard bench`), its manual page, its completions and its units, below PREFIX.
+# The program with its files (`install-program`), and the measurements (`outboard bench`), below PREFIX.
 install: setup
 	cargo build --release --locked -p outboard -p outboard-lab
 	cd bench && $(IN_BENCH) cargo build --release --locked
-	install -d $(DESTDIR)$(PREFIX)/bin
-	install $(addprefix $(TARGET)/release/,outboard outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	$(TARGET)/release/outboard man >$(DESTDIR)$(PREFIX)/share/man/man1/outboard.1
-	$(TARGET)/release/outboard completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/outboard
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system systemd/user sysusers.d tmpfiles.d udev/rules.d)
-	install -m 644 packaging/systemd/outboard.socket $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 644 packaging/systemd/outboard.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/outboard.conf
-	install -m 644 packaging/systemd/outboard.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/outboard.conf
-	install -m 644 packaging/systemd/60-outboard.rules $(DESTDIR)$(PREFIX)/lib/udev/rules.d
-	install -d $(DESTDIR)$(PREFIX)/share/doc/outboard
-	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md $(DESTDIR)$(PREFIX)/share/doc/outboard
-	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/outboard.service
-	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/user/outboard.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/outboard.service
+	$(MAKE) install-program
+	install $(addprefix $(TARGET)/release/,outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
+
+# PROGRAM, its manual page, completions, units for systemd and documentation.
+SHARE = $(DESTDIR)$(PREFIX)/share
+LIB = $(DESTDIR)$(PREFIX)/lib
+install-program:
+	install -d $(DESTDIR)$(PREFIX)/bin $(addprefix $(LIB)/,systemd/system systemd/user sysusers.d tmpfiles.d udev/rules.d)
+	install -d $(addprefix $(SHARE)/,man/man1 doc/outboard bash-completion/completions fish/vendor_completions.d)
+	install -d $(DESTDIR)$(PREFIX)/$(ZSH_FUNCTIONS)
+	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/outboard
+	$(PROGRAM) man >$(SHARE)/man/man1/outboard.1
+	$(PROGRAM) completions bash >$(SHARE)/bash-completion/completions/outboard
+	$(PROGRAM) completions fish >$(SHARE)/fish/vendor_completions.d/outboard.fish
+	$(PROGRAM) completions zsh >$(DESTDIR)$(PREFIX)/$(ZSH_FUNCTIONS)/_outboard
+	install -m 644 packaging/systemd/outboard.socket $(LIB)/systemd/system
+	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/outboard.service >$(LIB)/systemd/system/outboard.service
+	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/user/outboard.service >$(LIB)/systemd/user/outboard.service
+	install -m 644 packaging/systemd/outboard.sysusers $(LIB)/sysusers.d/outboard.conf
+	install -m 644 packaging/systemd/outboard.tmpfiles $(LIB)/tmpfiles.d/outboard.conf
+	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
+	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md $(SHARE)/doc/outboard
+
+# A .deb, and a tarball with a static program, below target/package.
+package: setup
+	@packaging/package $(TARGET)/package
+
+# Packages of two copies of this commit are equal; they are installed, upgraded and removed. Needs root and Debian.
+prove-package: setup
+	@packaging/prove
 
 setup:
 	@scripts/setup

@@ -211,7 +211,8 @@ fn content<T: Copy>(message: &libc::cmsghdr) -> Option<T> {
     // SAFETY: the message's length covers a `T`. The kernel wrote plain C structures of integers there, for
     // which every bit pattern is valid. They may be unaligned.
     unsafe {
-        (message.cmsg_len >= libc::CMSG_LEN(size_of::<T>() as u32) as usize)
+        // The type of `cmsg_len` differs between C libraries.
+        (message.cmsg_len >= libc::CMSG_LEN(size_of::<T>() as u32) as _)
             .then(|| libc::CMSG_DATA(message).cast::<T>().read_unaligned())
     }
 }

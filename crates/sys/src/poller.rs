@@ -198,7 +198,7 @@ impl Poller {
 
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(|wait| libc::timespec {
-            tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: wait.subsec_nanos().into(),
         });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

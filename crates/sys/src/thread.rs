@@ -49,9 +49,14 @@ fn set_turn(thread: libc::pid_t, from: &[libc::c_int], to: libc::c_int, turn: Du
 
 /// Requests real-time priority (`SCHED_RR` 1), which needs a privilege. Returns true if it was granted.
 pub fn be_urgent() -> bool {
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: 0 is the calling thread, and the parameters live through the call.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &parameters) == 0 }
+    set_policy(libc::SCHED_RR, 1)
+}
+
+/// Sets the policy of the calling thread. The function of the C library does nothing in musl.
+fn set_policy(policy: libc::c_int, priority: libc::c_int) -> bool {
+    // SAFETY: 0 is the calling thread. The kernel reads a `struct sched_param`, whose only field is the priority, which
+    // lives through the call.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) == 0 }
 }
 
 /// Pins the calling thread to one processor. Returns true on success.
@@ -81,9 +86,7 @@ pub const LONGEST_TURN: Duration = Duration::from_millis(100);
 /// within one group of tasks (`sched(7)`, autogroup); threads of other groups preempt it by their shorter
 /// slices.
 pub fn be_idle() -> bool {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and the parameters live through the call.
-    let is_idle = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) == 0 };
+    let is_idle = set_policy(libc::SCHED_IDLE, 0);
     set_turn(0, &[libc::SCHED_IDLE], libc::SCHED_IDLE, LONGEST_TURN);
     is_idle
 }
