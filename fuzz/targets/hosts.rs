@@ -205,6 +205,7 @@ impl Hosts {
             session: TOKEN,
             resumed: true,
             received: device_host.received(),
+            features: Vec::new(),
         };
         device_host.resume(received, Some(&welcome)).expect("the sink counts its messages");
         let first = device_host.front().to_vec();

@@ -450,7 +450,9 @@ impl DeviceHost {
                     Ok(Some(Control::Hello { .. })) if !control.is_drained() => {
                         Err("it sent more messages before the welcome".into())
                     }
-                    Ok(Some(Control::Hello { host, resume, received, attempt })) => {
+                    Ok(Some(Control::Hello { host, resume, received, attempt, features })) => {
+                        let missing = session::features::check(&features, Role::Device);
+                        missing.map_err(|missing| missing.to_string())?;
                         Ok(Some(Greeted::Hello { resume, received, attempt, host }))
                     }
                     Ok(Some(_)) => Err("it sent another message before `Hello`".into()),

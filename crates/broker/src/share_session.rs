@@ -146,7 +146,8 @@ impl Session {
         let token = new_token()?;
         let mut link = ControlLink::new(&request.limits, now());
         let host = request.host.clone();
-        let welcome = Control::Welcome { host, session: token, resumed: false, received: 0 };
+        let features = session::features::offered();
+        let welcome = Control::Welcome { host, session: token, resumed: false, received: 0, features };
         if let Err(error) = link.connect(stream, 0, Some(&welcome), now()) {
             link.disconnect(poller);
             return Err(error.into());
@@ -194,7 +195,9 @@ impl Session {
         self.common.link.disconnect(poller);
         self.lose_links();
         let (session, ours) = (self.token, self.common.link.received());
-        let welcome = Control::Welcome { host: host.into(), session, resumed: true, received: ours };
+        let features = session::features::offered();
+        let welcome =
+            Control::Welcome { host: host.into(), session, resumed: true, received: ours, features };
         self.common.link.connect(stream, received, Some(&welcome), now())?;
         let tag = self.common.link.quic().and_then(|stream| stream.tag());
         self.tags.extend(tag.map(|tag| (tag, Reached::new(None, None))));

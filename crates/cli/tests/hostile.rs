@@ -128,7 +128,8 @@ fn messages(mut told: &[u8]) -> Vec<Control> {
 }
 
 fn hello() -> Vec<u8> {
-    let hello = Control::Hello { host: "stranger".into(), resume: None, received: 0, attempt: 1 };
+    let hello =
+        Control::Hello { host: "stranger".into(), resume: None, received: 0, attempt: 1, features: vec![] };
     [Preamble::Control.emit().to_vec(), hello.emit()].concat()
 }
 

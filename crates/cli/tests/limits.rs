@@ -72,7 +72,8 @@ fn existing_flows_survive_a_flood_of_connections() {
     ]);
     flow.wait("attached");
     flow.wait("stats");
-    let hello = Control::Hello { host: "stranger".into(), resume: None, received: 0, attempt: 1 };
+    let hello =
+        Control::Hello { host: "stranger".into(), resume: None, received: 0, attempt: 1, features: vec![] };
     let said = [Preamble::Control.emit().to_vec(), hello.emit()].concat();
     let mut told = String::new();
     let refusal = "limit connections_per_second=100";
@@ -144,7 +145,8 @@ fn a_peer_that_floods_the_control_channel_is_slowed_down_and_its_flows_continue(
     flow.wait("attached");
     let since = Instant::now();
     let mut talker = TcpStream::connect(&address).unwrap();
-    let hello = Control::Hello { host: "talker".into(), resume: None, received: 0, attempt: 1 };
+    let hello =
+        Control::Hello { host: "talker".into(), resume: None, received: 0, attempt: 1, features: vec![] };
     talker.write_all(&[Preamble::Control.emit().to_vec(), hello.emit()].concat()).unwrap();
     // A client that sends before the welcome is refused.
     assert!(talker.read(&mut [0; 64]).unwrap() > 0);

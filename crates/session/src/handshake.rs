@@ -6,8 +6,12 @@
 //!                               ◄── Welcome { session, resumed, received } or Goodbye { reason }
 //! ```
 //!
+//! Both messages list the features of their sender ([`crate::features`]).
+//!
 //! A session resumes only if the application host asked for that session and the device host still has it.
 
+use crate::features::{self, MissingFeature};
+use contract::Role;
 use thiserror::Error;
 use wire::Control;
 use wire::preamble::SessionToken;
@@ -35,6 +39,9 @@ pub enum HandshakeError {
     /// The device host sent another message first.
     #[error("the other host broke the protocol: it sent {0} before `Welcome`")]
     OutOfTurn(String),
+    /// The device host needs a feature that this program does not have.
+    #[error("{0}")]
+    Feature(#[from] MissingFeature),
 }
 
 /// A handshake, on the application host.
@@ -60,13 +67,15 @@ impl Handshake {
             resume: self.resume,
             received: self.received,
             attempt: self.attempt,
+            features: features::offered(),
         }
     }
 
     /// Handles the first reply.
     pub fn handle(&self, answer: Control) -> Result<Welcomed, HandshakeError> {
         match answer {
-            Control::Welcome { host, session, resumed, received } => {
+            Control::Welcome { host, session, resumed, received, features } => {
+                features::check(&features, Role::Application)?;
                 let resumed = resumed && Some(session) == self.resume;
                 Ok(Welcomed { host, session, resumed, received })
             }

@@ -5,6 +5,7 @@
 
 mod clock;
 mod control;
+pub mod features;
 mod handshake;
 mod limits;
 mod liveness;

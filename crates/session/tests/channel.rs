@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use session::{ChannelError, ControlChannel, Handshake, HandshakeError, Welcomed};
-use wire::control::FRAME_BYTES_MAX;
+use wire::control::{FRAME_BYTES_MAX, Feature};
 use wire::preamble::SessionToken;
 use wire::{Control, FlowControl, WireError};
 
@@ -190,9 +190,17 @@ const TOKEN: SessionToken = SessionToken([7; 16]);
 #[test]
 fn a_welcome_opens_a_session() {
     let new = Handshake::new("attic", None, 0, 1);
-    assert_eq!(new.hello(), Control::Hello { host: "attic".into(), resume: None, received: 0, attempt: 1 });
-    let welcome =
-        |resumed| Control::Welcome { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
+    assert_eq!(
+        new.hello(),
+        Control::Hello { host: "attic".into(), resume: None, received: 0, attempt: 1, features: vec![] }
+    );
+    let welcome = |resumed| Control::Welcome {
+        host: "workshop".into(),
+        session: TOKEN,
+        resumed,
+        received: 3,
+        features: vec![],
+    };
     let welcomed = |resumed| Welcomed { host: "workshop".into(), session: TOKEN, resumed, received: 3 };
     assert_eq!(new.handle(welcome(false)), Ok(welcomed(false)));
     // Nothing was to be resumed, so nothing resumes, even if the device host claims it.
@@ -200,11 +208,33 @@ fn a_welcome_opens_a_session() {
     let again = Handshake::new("attic", Some(TOKEN), 9, 2);
     assert_eq!(
         again.hello(),
-        Control::Hello { host: "attic".into(), resume: Some(TOKEN), received: 9, attempt: 2 }
+        Control::Hello {
+            host: "attic".into(),
+            resume: Some(TOKEN),
+            received: 9,
+            attempt: 2,
+            features: vec![]
+        }
     );
     assert_eq!(again.handle(welcome(true)), Ok(welcomed(true)));
     let other = Handshake::new("attic", Some(SessionToken([8; 16])), 9, 3);
     assert_eq!(other.handle(welcome(true)), Ok(welcomed(false)));
+}
+
+#[test]
+fn an_unknown_feature_is_ignored_and_a_needed_one_is_named() {
+    let handshake = Handshake::new("attic", None, 0, 1);
+    let welcome = |is_needed| Control::Welcome {
+        host: "workshop".into(),
+        session: TOKEN,
+        resumed: false,
+        received: 0,
+        features: vec![Feature { name: "smoke".into(), is_needed }],
+    };
+    assert!(handshake.handle(welcome(false)).is_ok());
+    let error = handshake.handle(welcome(true)).unwrap_err().to_string();
+    let words = "of the application host does not have the feature `smoke`, which the device host needs";
+    assert!(error.contains(words), "{error}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
 pub const CATALOGUE_ENTRIES_MAX: usize = 1024;
 /// The most sequence ranges in one `Missing`.
 pub const MISSING_RANGES_MAX: usize = 256;
+/// The most features of one host.
+pub const FEATURES_MAX: usize = 64;
 /// Flows of one driver: at most one in each direction.
 pub const FLOWS_MAX: usize = 2;
 
@@ -63,6 +65,15 @@ pub struct CatalogueEntry {
     pub present: bool,
 }
 
+/// An ability beyond this version of the protocol, which a host offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feature {
+    /// Its name.
+    pub name: String,
+    /// The host refuses a peer without this feature. Other features are used only if both hosts list them.
+    pub is_needed: bool,
+}
+
 /// One flow, as both hosts agreed on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgreedFlow {
@@ -92,6 +103,8 @@ pub enum Control {
         /// Rises with each connection that the application host makes. A delayed connection that arrives after
         /// a later one resumes nothing.
         attempt: u32,
+        /// Features of this host.
+        features: Vec<Feature>,
     },
     /// The answer to `Hello`.
     Welcome {
@@ -103,6 +116,8 @@ pub enum Control {
         resumed: bool,
         /// Numbered messages of that session that this host has received.
         received: u64,
+        /// Features of this host.
+        features: Vec<Feature>,
     },
     /// The session ends; nothing follows.
     Goodbye {
@@ -282,13 +297,14 @@ impl Control {
 
     fn write(&self, w: &mut Writer) {
         match self {
-            Control::Hello { host, resume, received, attempt } => {
+            Control::Hello { host, resume, received, attempt, features } => {
                 w.u8(HELLO).text(host);
                 put_option(w, resume, |w, token| w.raw(&token.0));
-                w.u64(*received).u32(*attempt);
+                put_features(w.u64(*received).u32(*attempt), features);
             }
-            Control::Welcome { host, session, resumed, received } => {
-                w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into()).u64(*received);
+            Control::Welcome { host, session, resumed, received, features } => {
+                w.u8(WELCOME).text(host).raw(&session.0).u8((*resumed).into());
+                put_features(w.u64(*received), features);
             }
             Control::Goodbye { reason } => {
                 w.u8(GOODBYE).text(cut(reason, REASON_BYTES_MAX));
@@ -353,12 +369,14 @@ impl Control {
                 resume: option(&mut r, "hello resume", |r| Ok(SessionToken(r.array("hello token")?)))?,
                 received: r.u64("hello received")?,
                 attempt: r.u32("hello attempt")?,
+                features: features(&mut r)?,
             },
             WELCOME => Control::Welcome {
                 host: name(&mut r, "welcome host")?,
                 session: SessionToken(r.array("welcome session")?),
                 resumed: flag(&mut r, "welcome resumed")?,
                 received: r.u64("welcome received")?,
+                features: features(&mut r)?,
             },
             GOODBYE => Control::Goodbye { reason: reason(&mut r)? },
             PING => Control::Ping {
@@ -464,6 +482,21 @@ impl FlowClass {
             other => Err(WireError::Value { what: "flow class", value: other.into() }),
         }
     }
+}
+
+fn put_features(w: &mut Writer, features: &[Feature]) {
+    w.u16(features.len() as u16);
+    for feature in features {
+        w.text(&feature.name).u8(feature.is_needed.into());
+    }
+}
+
+fn features(r: &mut Reader<'_>) -> Result<Vec<Feature>, WireError> {
+    let count = r.count("features", FEATURES_MAX)?;
+    let feature = |r: &mut Reader<'_>| {
+        Ok(Feature { name: name(r, "feature name")?, is_needed: flag(r, "feature needed")? })
+    };
+    (0..count).map(|_| feature(r)).collect()
 }
 
 fn name(r: &mut Reader<'_>, what: &'static str) -> Result<String, WireError> {
