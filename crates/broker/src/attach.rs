@@ -4,6 +4,7 @@
 //! applications, and passes descriptors to a worker.
 
 mod asked;
+mod handover;
 mod kind;
 mod redial;
 mod transport_choice;
@@ -42,7 +43,7 @@ use trust::{KeyRefusal, Known, PeerKey, Target, Trust};
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
-use worker::{Command, DriverPlan, Workers};
+use worker::{Command, DriverPlan, Handover, Workers};
 
 /// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -193,7 +194,14 @@ impl ApplicationHost {
         request: AttachRequest,
         confirm: &mut Confirm<'_>,
     ) -> Result<ApplicationHost, ServiceError> {
-        let known = request.trust.map(Known::new).transpose()?;
+        let known = request.trust.clone().map(Known::new).transpose()?;
+        let mut application_host = ApplicationHost::new(request, known)?;
+        application_host.connect_expected(confirm)?;
+        Ok(application_host)
+    }
+
+    /// Creates a host without a connection.
+    fn new(request: AttachRequest, known: Option<Known>) -> Result<ApplicationHost, ServiceError> {
         let target = Target { peer: request.peer, address: request.address };
         let mut workers = Workers::new("attach".into(), request.limits.clone());
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
@@ -219,7 +227,7 @@ impl ApplicationHost {
             };
             common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
         }
-        let mut application_host = ApplicationHost {
+        Ok(ApplicationHost {
             target,
             // The first connection sets it.
             address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -238,9 +246,7 @@ impl ApplicationHost {
             poller,
             redial: None,
             redial_at: Time::ZERO,
-        };
-        application_host.connect_expected(confirm)?;
-        Ok(application_host)
+        })
     }
 
     /// Makes the first connection, and records a place that the user confirmed or that names its peer.
@@ -268,22 +274,39 @@ impl ApplicationHost {
     }
 
     /// Serves until all flows have ended or `stop` is raised.
-    pub fn run(mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+    pub fn run(self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        self.run_or_hand_over(stop, emit).map(drop)
+    }
+
+    /// Does the same as [`ApplicationHost::run`]. Returns the state for the next program, if `stop` asks for it and the next
+    /// program can continue the session.
+    pub fn run_or_hand_over(
+        mut self,
+        stop: &Stop,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<Option<Handover>, ServiceError> {
+        self.report_resumed(emit);
         if self.known.is_none() {
             emit(Event::Insecure { address: self.address.to_string() });
         }
         let result = self.serve(stop, emit);
+        if result.is_ok()
+            && stop.hands_over()
+            && let Some(handover) = self.hand_over()
+        {
+            return Ok(Some(handover));
+        }
         let reason =
             if result.is_ok() { "the application host stops" } else { "the application host failed" };
         self.common.link.leave(reason, &mut self.poller);
         self.common.workers.forget(&mut self.poller);
-        result
+        result.map(|()| None)
     }
 
     fn serve(&mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut drain = None;
-        while !stop.is_requested() || self.drains(&mut drain) {
+        while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
             match self.converse(emit) {
                 Ok(()) => {}
                 Err(Failure::Final(error)) => return Err(error),

@@ -61,6 +61,11 @@ pub struct PipelineChangeBroker {
 }
 
 impl PipelineChangeBroker {
+    /// Returns whether a change is in progress.
+    pub fn is_busy(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Handles a request from this host's console.
     pub fn ask(&mut self, visitor: u64, role: Role, plan: &FlowPlan, edit: &Edit) -> Step {
         let refuse = |problem| Step::Answer(visitor, Answer::Refused { problem });

@@ -2,7 +2,7 @@
 
 use contract::Time;
 use flow::types::LinkFacts;
-use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness};
+use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness, SavedChannel};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -85,6 +85,17 @@ impl ControlLink {
             steps: STEPS_AT_ONCE,
             is_behind: false,
         }
+    }
+
+    /// Creates a channel without a connection, which continues a session of another program.
+    pub(crate) fn restore(limits: &Limits, saved: SavedChannel, now: Time) -> Self {
+        let channel = ControlChannel::restore(limits.control_bytes, saved);
+        ControlLink { channel, ..ControlLink::new(limits, now) }
+    }
+
+    /// Returns the state from which another program continues the session.
+    pub(crate) fn save(&self) -> SavedChannel {
+        self.channel.save()
     }
 
     /// Continues on a new connection. Sends `first`, then all numbered messages after `theirs`, the number that the

@@ -79,6 +79,7 @@ pub mod dial;
 pub mod discovery;
 pub mod drain;
 pub mod events;
+pub mod handover;
 pub mod join_socket;
 pub mod limits;
 pub mod local_socket;

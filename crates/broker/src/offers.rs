@@ -3,6 +3,7 @@
 //! A device is used by one peer at a time, or by several through a hub. A user that is dead or silent loses the
 //! device when another peer asks for it, or when the other users of the hub have to wait for it.
 
+use crate::handover::Left;
 use crate::share_request::{DeviceChoice, MakePartner, ShareDevice};
 use contract::ServiceError;
 use contract::{Description, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Opened, Role, Time};
@@ -257,6 +258,36 @@ impl Shared {
                 hub.join(client)?
             }
         };
+        self.add_user((session, key), driver, client);
+        Ok((origin, left))
+    }
+
+    /// Adds a user that uses the device since before this program.
+    pub(crate) fn resume_use(
+        &mut self,
+        (session, key): (u64, Option<PeerKey>),
+        driver: u32,
+        opened: &Opened,
+    ) -> Result<(), String> {
+        if self.hub_plan.is_some() {
+            return Err(format!("`{}` is shared in another way now", self.name));
+        }
+        self.check_free()?;
+        let opened = opened.try_clone().map_err(|error| error.to_string())?;
+        self.pipe = Pipe::of(&PartnerOrigin::Opened(Box::new(opened)));
+        self.add_user((session, key), driver, 0);
+        Ok(())
+    }
+
+    /// Returns the specification that the device is opened from, if it has one.
+    pub(crate) fn spec(&self) -> Option<&DeviceSpec> {
+        match &self.source {
+            Source::Spec(spec) => Some(spec),
+            Source::Own(_) => None,
+        }
+    }
+
+    fn add_user(&mut self, (session, key): (u64, Option<PeerKey>), driver: u32, client: u16) {
         self.users.push(User {
             session,
             key,
@@ -266,7 +297,6 @@ impl Shared {
             heard_since: Time::ZERO,
             removal: None,
         });
-        Ok((origin, left))
     }
 
     /// Removes a user. `left` is the recovery log of its driver; without one, no later user can continue a pipe.
@@ -379,11 +409,21 @@ pub fn add_offer<'a>(
     number: u64,
     device: &ShareDevice,
 ) -> Result<&'a Shared, ServiceError> {
+    add_offer_left(offers, number, device, None)
+}
+
+/// Does the same as [`add_offer`]. A device that the previous program has left open for a session is not opened again.
+pub(crate) fn add_offer_left<'a>(
+    offers: &'a mut Offers,
+    number: u64,
+    device: &ShareDevice,
+    left: Option<&Left>,
+) -> Result<&'a Shared, ServiceError> {
     let name = offer_name(device)?;
     if offers.values().any(|other| other.name == name) {
         return Err(taken(&name));
     }
-    let opened = open_shared(device, name)?;
+    let opened = open_shared(device, name, left)?;
     Ok(offers.entry(number).insert_entry(opened).into_mut())
 }
 
@@ -449,14 +489,18 @@ fn plan_flows(
     Ok((pipelines, hub_plan))
 }
 
-fn open_shared(device: &ShareDevice, name: String) -> Result<Shared, ServiceError> {
+fn open_shared(device: &ShareDevice, name: String, left: Option<&Left>) -> Result<Shared, ServiceError> {
     let (source, description, opened) = match &device.device {
         DeviceChoice::Spec(text) => {
             let spec = registry::device_spec(text, Role::Device)?;
-            let opened = registry::open(&spec, Role::Device, None)?;
-            let description = opened.description.clone();
-            let opened = Some(PartnerOrigin::Opened(Box::new(opened)));
-            (Source::Spec(spec), description, opened)
+            match left.and_then(|left| left.device(&name, &spec)) {
+                Some(opened) => (Source::Spec(spec), opened.description.clone(), None),
+                None => {
+                    let opened = registry::open(&spec, Role::Device, None)?;
+                    let description = opened.description.clone();
+                    (Source::Spec(spec), description, Some(PartnerOrigin::Opened(Box::new(opened))))
+                }
+            }
         }
         DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
     };

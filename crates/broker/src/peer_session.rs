@@ -170,6 +170,11 @@ impl<D> PeerSession<D> {
         }
     }
 
+    /// Returns whether a pipeline changes.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.changes.is_busy()
+    }
+
     /// Returns the time since which the peer is silent, if it is.
     pub fn silent_since(&self) -> Option<Time> {
         match self.contact {

@@ -9,6 +9,7 @@ mod attention;
 mod carrier;
 mod datagrams;
 mod devices;
+mod handover;
 mod orders;
 mod status;
 
@@ -17,6 +18,7 @@ use crate::console::{self, Console, Operation};
 use crate::control_link::ControlLink;
 use crate::drain::{self, Drain};
 use crate::events::Event;
+use crate::handover::Left;
 use crate::join_socket::{Answer, JoinSocket, Request, Visit};
 use crate::offers::{Offers, add_offer};
 use crate::quic_listener::QuicListener;
@@ -47,7 +49,7 @@ use trust::channel::{ControlStream, SecureStream};
 use trust::{Known, Permit};
 use wire::preamble::{Introduction, SessionToken};
 use wire::{Control, Preamble};
-use worker::ExitWaiter;
+use worker::{ExitWaiter, Handover};
 
 /// Most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
@@ -111,6 +113,8 @@ pub struct DeviceHost {
     attention: Attention,
     /// Earliest time of the next check of the devices.
     devices_at: Time,
+    /// The sessions of the previous program, until they resume.
+    left: Option<Left>,
 }
 
 impl DeviceHost {
@@ -157,6 +161,7 @@ impl DeviceHost {
             admissions,
             attention,
             devices_at: Time::ZERO,
+            left: None,
         })
     }
 
@@ -166,7 +171,16 @@ impl DeviceHost {
     }
 
     /// Serves until `stop` is raised.
-    pub fn run(mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+    pub fn run(self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        self.run_or_hand_over(stop, emit).map(drop)
+    }
+
+    /// Does the same as [`DeviceHost::run`]. Returns the state for the next program, if `stop` asks for it.
+    pub fn run_or_hand_over(
+        mut self,
+        stop: &Stop,
+        emit: &mut dyn FnMut(Event),
+    ) -> Result<Option<Handover>, ServiceError> {
         emit(Event::Listening { address: self.address.to_string() });
         match &self.known {
             None => emit(Event::Insecure { address: self.address.to_string() }),
@@ -175,10 +189,11 @@ impl DeviceHost {
         for device in self.shared.values() {
             emit(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
+        self.resume_sessions(emit);
         let _announcement = self.announce(emit);
         let mut look_at = now().after(LOOK_INTERVAL);
         let mut drain = None;
-        while !stop.is_requested() || self.drains(&mut drain) {
+        while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
             if drain.is_none() {
                 self.accept(emit);
             }
@@ -209,12 +224,16 @@ impl DeviceHost {
             let at = if is_early { look_at.min(self.devices_at) } else { look_at };
             self.sleep((drain.is_none()).then_some(stop), at)?;
         }
+        let handover = match stop.hands_over() {
+            true => Some(self.hand_over().map_err(|error| ServiceError::os("handing over", error))?),
+            false => None,
+        };
         for (_, mut session) in std::mem::take(&mut self.sessions) {
             session.common.link.leave("the device host stops", &mut self.poller);
         }
         // A worker thread that panicked has already reported it.
         self.exits.into_iter().for_each(|exit| drop(exit.join()));
-        Ok(())
+        Ok(handover)
     }
 
     /// Returns whether this host, which is stopping, still waits for ended flows to be delivered.

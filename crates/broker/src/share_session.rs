@@ -1,6 +1,7 @@
 //! One peer's session at the device host: its control channel, its worker, and the devices that it uses.
 
 mod devices;
+mod handover;
 mod processor;
 mod status;
 

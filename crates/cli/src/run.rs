@@ -2,7 +2,7 @@
 
 use crate::arguments::{Log, Run};
 use crate::output::{Events, Failure, print, print_json, printable};
-use crate::services::{stop_on_signals, use_worker_processes};
+use crate::services::{stop_or_hand_over_on_signals, use_worker_processes};
 use broker::console::{Answer, Operation, PATIENCE, Status, Survey, ask, survey};
 use daemon::metrics;
 use daemon::service::{Source, Supervisor};
@@ -13,8 +13,8 @@ use sys::stop::Stop;
 
 /// `outboard run`. Checks the whole file before it starts an entry.
 pub(crate) fn run(words: Run) -> Result<(), Failure> {
-    // Take the inherited sockets first: their descriptor numbers are fixed.
-    let sockets = sys::activation::take_sockets()?;
+    // Take the inherited descriptors first: their numbers are fixed.
+    let passed = sys::activation::take_passed()?;
     if words.require_sandbox {
         require_sandbox()?;
     }
@@ -29,8 +29,8 @@ pub(crate) fn run(words: Run) -> Result<(), Failure> {
     let tell = Arc::new(move |event| events.emit(event));
     use_worker_processes();
     let stop = Stop::new()?;
-    stop_on_signals(&stop)?;
-    Ok(Supervisor::start(source, at, sockets, tell)?.run(&stop)?)
+    stop_or_hand_over_on_signals(&stop)?;
+    Ok(Supervisor::start(source, at, passed, tell)?.run(&stop)?)
 }
 
 /// Requests the status of all processes of this user, or of `process` only.

@@ -18,6 +18,7 @@ use sandbox::{is_sandbox_required, require_sandbox};
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use sys::activation::Passed;
 use sys::signal::Termination;
 use sys::stop::Stop;
 
@@ -109,7 +110,7 @@ fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
     stop_on_signals(&stop)?;
     let tell = Arc::new(move |event| events.emit(event));
     let source = Source::Share(Box::new(words));
-    Ok(Supervisor::start(source, None, Vec::new(), tell)?.run(&stop)?)
+    Ok(Supervisor::start(source, None, Passed::default(), tell)?.run(&stop)?)
 }
 
 /// `outboard attach`. Without `--as`, the device's class chooses the application, possibly standard output.
@@ -219,10 +220,22 @@ pub(crate) fn use_worker_processes() {
 
 /// Triggers `stop` on SIGTERM or SIGINT.
 pub(crate) fn stop_on_signals(stop: &Stop) -> io::Result<()> {
+    handle_signals(stop, false)
+}
+
+/// Triggers `stop` on SIGTERM or SIGINT, and a handover on SIGUSR2.
+pub(crate) fn stop_or_hand_over_on_signals(stop: &Stop) -> io::Result<()> {
+    handle_signals(stop, true)
+}
+
+fn handle_signals(stop: &Stop, accepts_handover: bool) -> io::Result<()> {
     let (termination, stop) = (Termination::take_over()?, stop.clone());
+    if accepts_handover {
+        termination.accept_handover()?;
+    }
     thread::Builder::new().name("signals".into()).spawn(move || {
         termination.wait();
-        stop.stop();
+        if termination.hands_over() { stop.hand_over() } else { stop.stop() }
     })?;
     Ok(())
 }

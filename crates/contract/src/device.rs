@@ -209,6 +209,13 @@ pub trait DeviceClass: Sync {
     /// broker calls it when the peer loses the permission.
     fn revoke(&self, _opened: &Opened) {}
 
+    /// Returns whether the opened device or node consists of its descriptors alone, so that the next program can continue it
+    /// when this one is upgraded. It does not if a thread or a program of this process belongs to it.
+    fn can_hand_over(&self, role: Role) -> bool {
+        let _ = role;
+        true
+    }
+
     /// Makes the partner that runs the opened device.
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError>;
 }

@@ -30,7 +30,8 @@ use hub::application::ApplicationChoice;
 use hub::joint::Joint;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
 use pipeline::Joined;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::PathBuf;
 use sys::address::host_name;
 use trust::{Peers, Target};
@@ -39,7 +40,7 @@ use trust::{Peers, Target};
 const SHOWN_BYTES_MAX: usize = 500;
 
 /// The options of `attach`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachWords {
     /// The devices, `[TRANSPORT://][PEER@]HOST[:PORT]/NAME`.
@@ -126,6 +127,24 @@ pub struct RunFile {
 pub struct ServiceWords {
     /// The address that serves metrics, `[ADDRESS:]PORT`: [`crate::metrics`].
     pub metrics: Option<String>,
+}
+
+impl AttachWords {
+    /// Returns a text that only equal options have, in later versions too: options that are not set are not in it.
+    pub fn identity(&self) -> String {
+        let is_set = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Array(values) => !values.is_empty(),
+            _ => true,
+        };
+        match serde_json::to_value(self) {
+            Ok(Value::Object(mut options)) => {
+                options.retain(|_, value| is_set(value));
+                Value::Object(options).to_string()
+            }
+            _ => self.from.join(" "),
+        }
+    }
 }
 
 impl RunFile {

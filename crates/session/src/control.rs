@@ -44,6 +44,17 @@ pub enum ChannelError {
     },
 }
 
+/// The state of a control channel that outlives its process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedChannel {
+    /// The number of numbered messages received in the session.
+    pub received: u64,
+    /// Numbered frames that the peer has not acknowledged.
+    pub kept: Vec<Bytes>,
+    /// The number of the first of them.
+    pub kept_from: u64,
+}
+
 /// One side of a control channel.
 #[derive(Debug)]
 pub struct ControlChannel {
@@ -76,6 +87,28 @@ impl ControlChannel {
             kept: VecDeque::new(),
             kept_from: 0,
             kept_bytes: 0,
+        }
+    }
+
+    /// Returns the state from which another process continues the session on a new connection.
+    pub fn save(&self) -> SavedChannel {
+        SavedChannel {
+            received: self.received,
+            kept: self.kept.iter().cloned().collect(),
+            kept_from: self.kept_from,
+        }
+    }
+
+    /// A channel without a connection, which continues a session of another process.
+    pub fn restore(limit_bytes: usize, saved: SavedChannel) -> Self {
+        let SavedChannel { received, kept, kept_from } = saved;
+        let kept_bytes = kept.iter().map(Bytes::len).sum();
+        ControlChannel {
+            received,
+            kept: kept.into(),
+            kept_from,
+            kept_bytes,
+            ..ControlChannel::new(limit_bytes)
         }
     }
 

@@ -17,7 +17,7 @@ mod ticket;
 mod timely;
 
 pub use clock::ClockEstimator;
-pub use control::{ChannelError, ControlChannel};
+pub use control::{ChannelError, ControlChannel, SavedChannel};
 pub use handshake::{Handshake, HandshakeError, Welcomed};
 pub use limits::{Admittance, Limits, Rates, StoreFull};
 pub use liveness::Liveness;

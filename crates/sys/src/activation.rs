@@ -1,4 +1,5 @@
-//! Sockets from the service manager (`sd_listen_fds(3)`).
+//! Descriptors from the service manager: listening sockets, and a descriptor that the previous run of this service stored
+//! (`sd_listen_fds(3)`, `sd_pid_notify_with_fds(3)`).
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::io;
@@ -12,17 +13,39 @@ const SOCKETS_MAX: RawFd = 64;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Returns the descriptors that the service manager passed to this process (`LISTEN_PID`, `LISTEN_FDS`), once,
-/// and marks them close-on-exec. Returns none without such a manager. Call this before opening anything else.
+/// The name of the stored descriptor. The names of sockets are those of their units.
+pub const STORED: &str = "outboard-state";
+
+/// The descriptors that the service manager passed to this process.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Listening sockets.
+    pub sockets: Vec<OwnedFd>,
+    /// The descriptor that the previous run stored as [`STORED`], if any.
+    pub stored: Option<OwnedFd>,
+}
+
+/// Returns the descriptors that the service manager passed to this process (`LISTEN_PID`, `LISTEN_FDS`,
+/// `LISTEN_FDNAMES`), once, and marks them close-on-exec. Returns none without such a manager. Call this before opening anything else.
 /// It fails if an announced descriptor is not open.
-pub fn take_sockets() -> io::Result<Vec<OwnedFd>> {
+pub fn take_passed() -> io::Result<Passed> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<i32>().ok();
     let is_meant = number("LISTEN_PID") == Some(rustix::process::getpid().as_raw_nonzero().get());
     let count = number("LISTEN_FDS").filter(|_| is_meant).unwrap_or(0).clamp(0, SOCKETS_MAX);
     if count == 0 || TAKEN.swap(true, Ordering::AcqRel) {
-        return Ok(Vec::new());
+        return Ok(Passed::default());
     }
-    (FIRST..FIRST + count).map(take).collect()
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut passed = Passed::default();
+    for number in FIRST..FIRST + count {
+        let descriptor = take(number)?;
+        match names.next() {
+            Some(STORED) => passed.stored = Some(descriptor),
+            _ => passed.sockets.push(descriptor),
+        }
+    }
+    Ok(passed)
 }
 
 fn take(number: RawFd) -> io::Result<OwnedFd> {
@@ -40,7 +63,8 @@ fn take(number: RawFd) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn no_manager_means_no_sockets() {
-        assert!(super::take_sockets().unwrap().is_empty());
+    fn no_manager_means_no_descriptors() {
+        let passed = super::take_passed().unwrap();
+        assert!(passed.sockets.is_empty() && passed.stored.is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Signal handling (`sigaction(2)`). The first SIGINT or SIGTERM requests termination; the second ends the
-//! process at once. Every SIGHUP is reported.
+//! Signal handling (`sigaction(2)`). The first SIGINT, SIGTERM or SIGUSR2 requests termination; the second ends the
+//! process at once. SIGUSR2 also requests a handover to the next program, where [`Termination::accept_handover`] was called. Every SIGHUP is reported.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::io;
@@ -13,6 +13,7 @@ const ENDED_BY_SIGNAL: libc::c_int = 128;
 /// Readable after the first signal. It is never closed, because a handler may run at any time.
 static TOLD: OnceLock<OwnedFd> = OnceLock::new();
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
+static HANDS_OVER: AtomicBool = AtomicBool::new(false);
 /// Readable after a SIGHUP. It is never closed either.
 static HUNG_UP: OnceLock<OwnedFd> = OnceLock::new();
 
@@ -32,7 +33,17 @@ impl Termination {
         Ok(Termination { told })
     }
 
-    /// Waits for one of the two signals.
+    /// Installs a handler for SIGUSR2 too: the service manager starts the next program at once.
+    pub fn accept_handover(&self) -> io::Result<()> {
+        take_over(libc::SIGUSR2, handle_handover)
+    }
+
+    /// Returns whether the signal was SIGUSR2.
+    pub fn hands_over(&self) -> bool {
+        HANDS_OVER.load(Ordering::Acquire)
+    }
+
+    /// Waits for one of the signals.
     pub fn wait(&self) {
         // An error means interruption by another signal.
         while !SIGNALLED.load(Ordering::Acquire) {
@@ -97,6 +108,11 @@ extern "C" fn handle(signal: libc::c_int) {
         unsafe { libc::_exit(ENDED_BY_SIGNAL + signal) };
     }
     tell(&TOLD);
+}
+
+extern "C" fn handle_handover(signal: libc::c_int) {
+    HANDS_OVER.store(!SIGNALLED.load(Ordering::Acquire), Ordering::Release);
+    handle(signal);
 }
 
 extern "C" fn handle_hangup(_: libc::c_int) {

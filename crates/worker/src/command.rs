@@ -156,6 +156,8 @@ pub enum Command {
     },
     /// Close everything and exit.
     Stop,
+    /// Exit at once and leave the devices as they are: another process resumes the drivers.
+    Leave,
 }
 
 const ADD: u8 = 0;
@@ -180,6 +182,7 @@ const MOVE: u8 = 18;
 const MEMORY: u8 = 19;
 const PORTS: u8 = 20;
 const PROCESSOR: u8 = 22;
+const LEAVE: u8 = 23;
 
 /// Encodes a command. Returns it unchanged if its partner is an object of this process, which cannot be sent.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -251,6 +254,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             w.u8(TRACE).u32(driver).u32(one_in.map_or(0, NonZeroU32::get));
         }
         Command::Stop => drop(w.u8(STOP)),
+        Command::Leave => drop(w.u8(LEAVE)),
     }
     Ok((w.finish(), given))
 }
@@ -325,6 +329,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         STATS => Command::Stats,
         TRACE => Command::Trace { driver: r.u32("driver")?, one_in: NonZeroU32::new(r.u32("one in")?) },
         STOP => Command::Stop,
+        LEAVE => Command::Leave,
         value => return Err(WireError::Value { what: "command", value: value.into() }.into()),
     };
     r.end("command")?;

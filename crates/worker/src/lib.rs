@@ -14,6 +14,7 @@
 
 mod codec;
 mod command;
+mod handover;
 mod line;
 mod offers;
 mod paths;
@@ -26,6 +27,7 @@ mod turns;
 mod workers;
 
 pub use command::{Command, DriverPlan};
+pub use handover::{Handover, TakenDriver};
 pub use process::{run_in_processes, serve_worker};
 pub use report::{Report, next_report};
 pub use thread::Worker;

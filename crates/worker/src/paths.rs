@@ -97,15 +97,17 @@ impl<C: ControlChannel> Loop<C> {
         }
     }
 
-    /// Runs until [`Command::Stop`].
+    /// Runs until [`Command::Stop`] or [`Command::Leave`].
     pub(super) fn run(&mut self) {
         sys::thread::be_punctual();
         let mut notices = Vec::new();
         loop {
             let mut now = Time(sys::clock::boot_ns());
             while let Some(command) = self.channel.take() {
-                if matches!(command, Command::Stop) {
-                    return self.stop();
+                match command {
+                    Command::Stop => return self.stop(),
+                    Command::Leave => return self.leave(),
+                    _ => {}
                 }
                 self.handle(command, now);
                 self.drivers.values_mut().for_each(|entry| entry.is_due = true);
@@ -343,7 +345,7 @@ impl<C: ControlChannel> Loop<C> {
                     self.backlog.push_back(Report::Trace { driver, flows });
                 }
             }
-            Command::Stop => {}
+            Command::Stop | Command::Leave => {}
         }
     }
 
@@ -415,6 +417,12 @@ impl<C: ControlChannel> Loop<C> {
             entry.driver.close(&mut self.poller);
         }
         self.backlog.push_back(Report::Notice { driver, notice: Notice::Failed(error.to_string()) });
+    }
+
+    /// Reports what the drivers have done, and leaves their partners as they are: a partner that is dropped may change its node.
+    fn leave(&mut self) {
+        self.report_backlog();
+        std::mem::forget(std::mem::take(&mut self.drivers));
     }
 
     fn stop(&mut self) {

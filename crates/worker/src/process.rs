@@ -211,6 +211,26 @@ impl Process {
         told && self.line.flush().is_ok() && self.reap(patience).is_some()
     }
 
+    /// Sends [`Command::Leave`] and waits up to `patience`. Returns the reports up to the worker's exit; a worker that does not
+    /// exit is killed.
+    pub(super) fn leave(&mut self, patience: Duration) -> Vec<Report> {
+        let until = Instant::now() + patience;
+        let _ = self.send(Command::Leave);
+        let mut reports = Vec::new();
+        loop {
+            self.exchange();
+            while let Ok(Some(report)) = self.poll() {
+                reports.push(report);
+            }
+            if self.line.has_ended() || Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.kill();
+        reports
+    }
+
     fn reap(&mut self, patience: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + patience;
         loop {

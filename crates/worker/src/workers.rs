@@ -3,6 +3,7 @@
 //! If the process crashes, it is restarted and its drivers resume. The broker holds the descriptors of the devices and
 //! the recovery memory too. It gives up after several immediate crashes in a row.
 
+use super::handover::{Handover, TakenDriver};
 use super::offers::Offers;
 use super::process::Process;
 use super::{Command, DriverPlan, Report, Worker};
@@ -28,6 +29,8 @@ const IMMEDIATE: Duration = Duration::from_millis(100);
 /// Time that the broker waits for a worker to stop before a thread takes over. A worker without pending output exits
 /// in this time.
 const STOP_WAIT: Duration = Duration::from_millis(50);
+/// Time that the broker waits for a worker to leave its devices to the next program.
+const LEAVE_WAIT: Duration = Duration::from_secs(2);
 /// Consecutive immediate crashes before the broker gives up.
 const RESTARTS_MAX: u32 = 5;
 
@@ -77,6 +80,17 @@ impl Drop for SupervisedDriver {
 }
 
 impl SupervisedDriver {
+    fn can_hand_over(&self) -> bool {
+        let can = |origin: &PartnerOrigin| match origin {
+            PartnerOrigin::Opened(opened) => registry::device_class(&opened.spec.class)
+                .is_some_and(|class| class.can_hand_over(opened.role)),
+            PartnerOrigin::Hub(_) | PartnerOrigin::Ready(_) => false,
+        };
+        self.waiting.is_none()
+            && self.device.as_ref().is_some_and(can)
+            && self.ports.iter().all(|port| can(&port.origin))
+    }
+
     /// Returns the commands that add the driver to a process.
     fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
         let missing = |part: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {part} is missing"));
@@ -197,6 +211,8 @@ impl Workers {
             }
             Command::Stats => self.send_all(|| Command::Stats),
             Command::Stop => self.send_all(|| Command::Stop),
+            // [`Workers::hand_over`] sends it.
+            Command::Leave => {}
             Command::Facts(facts) => {
                 self.facts = Some(facts);
                 self.send_all(|| Command::Facts(facts));
@@ -316,6 +332,51 @@ impl Workers {
             Some(Place::Thread) => None,
             None => self.memories.remove(&driver),
         }
+    }
+
+    /// Returns whether another program can take all drivers over: each runs in a process and consists of descriptors.
+    pub fn can_hand_over(&self) -> bool {
+        self.drivers.values().all(|place| match place {
+            Place::Process(supervised) => supervised.can_hand_over(),
+            Place::Thread => false,
+        })
+    }
+
+    /// Ends the process and leaves the devices as they are. Returns its last reports, which the session handles before
+    /// [`Workers::hand_over`].
+    pub fn leave(&mut self) -> Vec<Report> {
+        let Some(mut process) = self.process.take() else { return Vec::new() };
+        let mut reports = process.leave(LEAVE_WAIT);
+        self.exited = Some(process);
+        reports.retain_mut(|report| self.track_report(report));
+        reports
+    }
+
+    /// Returns the drivers for another program, by number, after [`Workers::leave`].
+    pub fn hand_over(mut self) -> io::Result<Vec<(u32, Handover)>> {
+        let mut all = Vec::new();
+        for (driver, place) in std::mem::take(&mut self.drivers) {
+            let Place::Process(mut supervised) = place else { continue };
+            self.offers.complete(driver, &mut supervised.plan.flows);
+            all.push((driver, Handover::of(supervised.commands(driver)?)?));
+            // It stays open, in the hands of the next program.
+            supervised.device = None;
+        }
+        Ok(all)
+    }
+
+    /// Continues a driver that another program handed over.
+    pub fn take_over(&mut self, taken: TakenDriver) -> io::Result<()> {
+        let TakenDriver { driver, memory, ports, opened, plan } = taken;
+        self.offers.begin(driver, &plan.flows);
+        for plan in &plan.flows {
+            plan.requested.iter().for_each(|pipeline| self.offers.request(driver, plan.direction, pipeline));
+        }
+        let device = Some(PartnerOrigin::Opened(Box::new(opened)));
+        let (traces_due, is_device_gone, waiting) = (0, false, None);
+        let supervised =
+            SupervisedDriver { device, ports, memory, plan, traces_due, is_device_gone, waiting };
+        self.add(driver, Box::new(supervised))
     }
 
     fn forget_driver(&mut self, driver: u32) -> Option<Place> {

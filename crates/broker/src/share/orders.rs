@@ -3,7 +3,7 @@
 
 use super::DeviceHost;
 use crate::events::Event;
-use crate::offers::add_offer;
+use crate::offers::{self, add_offer};
 use crate::share_request::ShareDevice;
 use buffers::Ring;
 use contract::ServiceError;
@@ -82,7 +82,7 @@ impl DeviceHost {
 
     /// Offers a device before `run`, so that it is on offer when the first peer connects.
     pub fn offer_at_start(&mut self, index: u64, device: &ShareDevice) -> Result<(), ServiceError> {
-        add_offer(&mut self.shared, FIRST_NUMBER + index, device).map(drop)
+        offers::add_offer_left(&mut self.shared, FIRST_NUMBER + index, device, self.left.as_ref()).map(drop)
     }
 
     /// Executes the queued orders.

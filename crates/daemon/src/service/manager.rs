@@ -1,23 +1,26 @@
 //! Sockets inherited from the service manager, which keeps listening while the service restarts
 //! (`systemd.socket(5)`).
 
+use super::handover::Handovers;
 use contract::ServiceError;
 use rustix::net::{SocketType, getsockname, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use sys::listening::Listening;
 
 /// The inherited sockets by address.
 pub(super) struct Inherited {
+    pub(super) handovers: Arc<Handovers>,
     tcp: Vec<(SocketAddr, TcpListener)>,
     udp: Vec<(SocketAddr, UdpSocket)>,
 }
 
 impl Inherited {
     /// Sorts the inherited sockets. A socket that is not IP is an error of the unit file.
-    pub(super) fn new(sockets: Vec<OwnedFd>) -> Result<Inherited, ServiceError> {
-        let mut inherited = Inherited { tcp: Vec::new(), udp: Vec::new() };
+    pub(super) fn new(sockets: Vec<OwnedFd>, handovers: Arc<Handovers>) -> Result<Inherited, ServiceError> {
+        let mut inherited = Inherited { handovers, tcp: Vec::new(), udp: Vec::new() };
         for socket in sockets {
             let address = getsockname(&socket).ok().and_then(|address| SocketAddr::try_from(address).ok());
             match (address, sockopt::socket_type(&socket)) {

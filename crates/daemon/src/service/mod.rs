@@ -9,6 +9,7 @@
 //! and the other entries keep running.
 
 mod fleet;
+mod handover;
 mod hotplug;
 mod manager;
 mod notify;
@@ -24,6 +25,7 @@ use broker::console::{Answer, Console, Operation, Status, ask, own_consoles};
 use broker::events::{EmitEvent, Event, Reloaded};
 use contract::ServiceError;
 use contract::Time;
+use handover::Handovers;
 use manager::Inherited;
 use modules::now;
 use notify::Manager;
@@ -34,6 +36,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use sys::activation::Passed;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
 use sys::signal::Hangup;
@@ -47,6 +50,19 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Interval between two searches for devices that match rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Reads the state that the previous program has left, if any, and tells the manager that it is taken.
+fn take_over(stored: Option<OwnedFd>, manager: &Manager, emit: &EmitEvent) -> Handovers {
+    let Some(stored) = stored else { return Handovers::default() };
+    let taken = handover::unpack(stored).unwrap_or_else(|problem| {
+        let problem =
+            format!("the state of the previous program is not used, and devices open again: {problem}");
+        emit(Event::Warning { problem });
+        Vec::new()
+    });
+    manager.forget_stored();
+    Handovers::of(taken)
+}
 
 /// A running file.
 pub struct Supervisor {
@@ -72,35 +88,39 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Checks the file and starts its entries. `sockets` come from a service manager
-    /// ([`take_sockets`](sys::activation::take_sockets)); `metrics` takes precedence over the file.
+    /// Checks the file and starts its entries. `passed` comes from a service manager
+    /// ([`take_passed`](sys::activation::take_passed)): sockets, and the state of the previous program, which the entries
+    /// continue. `metrics` takes precedence over the file.
     pub fn start(
         source: Source,
         metrics: Option<SocketAddr>,
-        sockets: Vec<OwnedFd>,
+        passed: Passed,
         emit: EmitEvent,
     ) -> Result<Supervisor, ServiceError> {
         let failed = |error| ServiceError::os("starting", error);
         let (to, finished) = channel();
         let plan = source.plan()?;
+        let manager = Arc::new(Manager::of_environment());
+        let handovers = Arc::new(take_over(passed.stored, &manager, &emit));
         let mut supervisor = Supervisor {
             source,
-            inherited: Inherited::new(sockets)?,
+            inherited: Inherited::new(passed.sockets, handovers.clone())?,
             sharings: Vec::new(),
             units: Vec::new(),
             next: 0,
             endpoint: None,
             metrics,
-            cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit },
+            cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit, handovers },
             finished,
             console: Console::open().ok(),
             hangup: Hangup::take_over().map_err(failed)?,
             uevents: Uevents::open().ok(),
             looks: Vec::new(),
-            manager: Arc::new(Manager::of_environment()),
+            manager,
             poller: Poller::new().map_err(failed)?,
         };
         supervisor.apply(plan)?;
+        supervisor.cx.handovers.discard();
         // Some errors of the file show only when the device is opened; they are the user's errors like the others.
         let wrong = supervisor.sharings.iter_mut().find_map(Sharing::take_wrong);
         match wrong {
@@ -131,8 +151,15 @@ impl Supervisor {
             self.sleep(stop)?;
         }
         self.manager.notify("STOPPING=1\nSTATUS=ending");
+        if !stop.hands_over() || !self.manager.is_there() {
+            self.end();
+            return Ok(());
+        }
+        self.sharings.iter().for_each(Sharing::hand_over);
+        self.units.iter().for_each(|unit| unit.stop.hand_over());
         self.end();
-        Ok(())
+        let stored = self.cx.handovers.pack().and_then(|packed| self.manager.store(packed));
+        stored.map_err(|error| ServiceError::os("leaving devices and sessions to the next program", error))
     }
 
     fn describe(&self) -> String {

@@ -7,6 +7,7 @@ use super::plan::SharePlan;
 use super::unit::{Retry, UnitContext, new_stop, run_sharer};
 use broker::events::Event;
 use broker::events::Reloaded;
+use broker::handover::Left;
 use broker::share::{DeviceHost, Orders};
 use broker::share_request::ShareRequest;
 use broker::share_words::ShareWords;
@@ -86,20 +87,32 @@ impl Sharing {
     fn listen_on(&mut self, inherited: &mut Inherited) -> Result<(), ServiceError> {
         let at = self.request.listen;
         let failed = |error| ServiceError::os(format!("listening on {at}"), error);
-        let listening = match inherited.listening(at).map_err(failed)? {
-            Some(listening) => listening,
-            None => Listening::at(at).map_err(failed)?,
+        // State that cannot be read ends the sessions in it, whose peers then open their devices again.
+        let left = inherited.handovers.take(&self.key());
+        let mut left = left.and_then(|handover| Left::parse(handover).ok());
+        let left_listening = left.as_mut().and_then(Left::take_listening);
+        let listening = match (inherited.listening(at).map_err(failed)?, left_listening) {
+            (Some(listening), _) | (None, Some(listening)) => listening,
+            (None, None) => Listening::at(at).map_err(failed)?,
         };
         self.stop = new_stop()?;
-        self.device_host = Some(DeviceHost::start_on(listening, self.request.clone())?);
+        let device_host = self.device_host.insert(DeviceHost::start_on(listening, self.request.clone())?);
+        if let Some(left) = left {
+            device_host.take_over(left);
+        }
         Ok(())
+    }
+
+    /// Returns the name of its state at the next program.
+    fn key(&self) -> String {
+        format!("share {}", self.request.listen)
     }
 
     /// Starts its thread, unless it runs already.
     fn launch(&mut self, cx: &UnitContext) {
         let Some(device_host) = self.device_host.take() else { return };
         let orders = device_host.orders();
-        match run_sharer(self.id, device_host, self.stop.clone(), cx) {
+        match run_sharer((self.id, self.key()), device_host, self.stop.clone(), cx) {
             Ok(thread) => self.running = Some((orders, thread)),
             Err(error) => self.retry.fail("share", error.to_string(), &cx.emit),
         }
@@ -308,6 +321,11 @@ impl Sharing {
         self.devices.iter_mut().for_each(|device| device.offered = false);
         let problem = result.err().map_or_else(|| "it ended".into(), |error| error.to_string());
         self.retry.fail(&format!("share on {}", self.request.listen), problem, &cx.emit);
+    }
+
+    /// Requests the stop of the thread, and that it leaves its state to the next program.
+    pub(super) fn hand_over(&self) {
+        self.stop.hand_over();
     }
 
     /// Requests the stop of the thread.

@@ -1,5 +1,6 @@
 //! One `[[attach]]` or `[[connect]]` while it runs: its threads, and its restart after a failure.
 
+use super::handover::Handovers;
 use crate::config::{AttachWords, ConnectWords};
 use broker::attach::ApplicationHost;
 use broker::events::{EmitEvent, Event};
@@ -8,6 +9,7 @@ use contract::ServiceError;
 use contract::Time;
 use flow::raw_path;
 use modules::now;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +31,7 @@ pub(super) struct UnitContext {
     pub(super) to: Sender<Finished>,
     pub(super) wake: Wake,
     pub(super) emit: EmitEvent,
+    pub(super) handovers: Arc<Handovers>,
 }
 
 /// Retry with exponential backoff.
@@ -112,8 +115,19 @@ impl Unit {
         match self.words.clone() {
             Words::Attach(words) => {
                 let (requests, joint) = words.requests()?;
-                for request in requests {
-                    self.run(cx, move |stop, emit| ApplicationHost::start(request)?.run(stop, emit))?;
+                for (number, request) in requests.into_iter().enumerate() {
+                    let key = format!("attach {number} {}", words.identity());
+                    let (left, handovers) = (cx.handovers.take(&key), cx.handovers.clone());
+                    self.run(cx, move |stop, emit| {
+                        let host = match left {
+                            Some(handover) => ApplicationHost::resume(request, handover)?,
+                            None => ApplicationHost::start(request)?,
+                        };
+                        if let Some(handover) = host.run_or_hand_over(stop, emit)? {
+                            handovers.leave(key, handover);
+                        }
+                        Ok(())
+                    })?;
                 }
                 if let Some(joint) = joint {
                     self.run(cx, move |stop, emit| joint.run(stop, &mut |event| emit(event.into())))?;
@@ -156,12 +170,18 @@ impl Unit {
 
 /// Runs a `DeviceHost` in a thread.
 pub(super) fn run_sharer(
-    id: u64,
+    (id, key): (u64, String),
     device_host: DeviceHost,
     stop: Stop,
     cx: &UnitContext,
 ) -> Result<JoinHandle<()>, ServiceError> {
-    spawn(id, "share", stop, cx.clone(), move |stop, emit| device_host.run(stop, emit))
+    let handovers = cx.handovers.clone();
+    spawn(id, "share", stop, cx.clone(), move |stop, emit| {
+        if let Some(handover) = device_host.run_or_hand_over(stop, emit)? {
+            handovers.leave(key, handover);
+        }
+        Ok(())
+    })
 }
 
 fn spawn(

@@ -51,6 +51,11 @@ impl DeviceClass for Exec {
         Ok(Opened { spec: spec.clone(), role, description, descriptors })
     }
 
+    /// The program is a child of this process.
+    fn can_hand_over(&self, _: Role) -> bool {
+        false
+    }
+
     fn release(&self, opened: &Opened) {
         if let [_, control] = &opened.descriptors[..] {
             program::release(control.as_fd());

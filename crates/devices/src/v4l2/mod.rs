@@ -126,6 +126,11 @@ impl DeviceClass for V4l2 {
         }
     }
 
+    /// A thread of this process watches the readers of a node.
+    fn can_hand_over(&self, role: Role) -> bool {
+        role == Role::Device
+    }
+
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let Opened { spec, role, description, descriptors } = opened;
         let (options, properties) = (picture_options(&spec)?, parse_properties(&description)?);

@@ -1,0 +1,170 @@
+//! The upgrade of a service under a service manager: the program exits and leaves its devices, nodes and sessions, the next one
+//! continues them. A reliable flow in each direction has no gap and no repeat, and the application's terminal stays open.
+
+mod support;
+
+use bytes::BytesMut;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use support::{Scratch, Service, wait_until};
+use sys::descriptor::receive_with;
+
+/// Lines in each direction between two upgrades.
+const LINES: u32 = 200;
+/// Upgrades of each host.
+const UPGRADES: u32 = 3;
+
+/// A service manager with one service.
+struct Manager {
+    place: String,
+    socket: UnixDatagram,
+    file: String,
+    service: Service,
+}
+
+impl Manager {
+    /// Runs a file as a service.
+    fn start(scratch: &Scratch, name: &str, text: &str) -> Manager {
+        let (place, file) = (scratch.path(&format!("{name}.notify")), scratch.path(&format!("{name}.toml")));
+        std::fs::write(&file, text).unwrap();
+        let socket = UnixDatagram::bind(&place).unwrap();
+        let service = run(&file, &place, None);
+        Manager { place, socket, file, service }
+    }
+
+    /// Restarts the service as systemd does: `RestartKillSignal=SIGUSR2`, and the stored descriptor for the next program.
+    fn upgrade(&mut self) {
+        kill_process(Pid::from_child(&self.service.child), Signal::USR2).unwrap();
+        let mut stored = None;
+        wait_until("the service has left its state and ended", || {
+            let (mut words, mut descriptors) = (BytesMut::new(), VecDeque::new());
+            while receive_with(&self.socket, &mut words, 4096, Some(&mut descriptors)).is_ok() {
+                let told = String::from_utf8_lossy(&words).into_owned();
+                if told.starts_with("FDSTORE=1\nFDNAME=outboard-state\nFDPOLL=0") {
+                    stored = descriptors.pop_front();
+                }
+                // The end of a barrier is closed here.
+                descriptors.clear();
+                words.clear();
+            }
+            self.service.child.try_wait().unwrap().is_some()
+        });
+        assert_eq!(self.service.child.wait().unwrap().code(), Some(0));
+        self.service = run(&self.file, &self.place, Some(stored.expect("the service has left its state")));
+    }
+}
+
+fn run(file: &str, notify: &str, stored: Option<OwnedFd>) -> Service {
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        r#"LISTEN_PID=$$ exec "$@""#,
+        "sh",
+        env!("CARGO_BIN_EXE_outboard"),
+        "run",
+        file,
+        "--json",
+    ]);
+    shell.env("NOTIFY_SOCKET", notify).env("XDG_RUNTIME_DIR", support::RUNTIME_DIRECTORY);
+    if stored.is_some() {
+        shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "outboard-state");
+    }
+    shell.stdout(Stdio::piped());
+    Service::of(sys::process::start_with(&mut shell, stored.into_iter().collect()).unwrap())
+}
+
+/// Creates a terminal whose slave is a serial port. Returns the device's side, the name of the port, and a descriptor that keeps it.
+fn serial_port() -> (File, String, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let port = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let kept = OpenOptions::new().read(true).write(true).open(&port).unwrap();
+    (master.into(), port, kept)
+}
+
+/// Writes numbered lines, slowly enough that they are in flight during the upgrades.
+fn write_lines(mut to: File, count: u32) -> JoinHandle<()> {
+    thread::spawn(move || {
+        for number in 0..count {
+            writeln!(to, "{number}").unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
+/// Reads exactly these lines.
+struct Lines {
+    from: BufReader<File>,
+    next: u32,
+}
+
+impl Lines {
+    fn read_to(&mut self, end: u32) {
+        while self.next < end {
+            let mut line = String::new();
+            self.from.read_line(&mut line).expect("the terminal stays open");
+            assert_eq!(line.trim_end().parse(), Ok(self.next), "{line:?}");
+            self.next += 1;
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_of_either_host_keeps_the_node_and_the_flows() {
+    let scratch = Scratch::new();
+    let (device, port, _kept) = serial_port();
+    let node = scratch.path("node");
+    let at = {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = tcp.local_addr().unwrap();
+        UdpSocket::bind(at).expect("the same port of UDP is free");
+        at
+    };
+    let share =
+        format!("[[share]]\ndevice = 'serial:{port}'\nname = 'port'\nlisten = '{at}'\ninsecure = true\n");
+    let attach = format!("[[attach]]\nfrom = '{at}/port'\nas = 'pty:{node}'\ninsecure = true\n");
+    let mut device_host = Manager::start(&scratch, "share", &share);
+    device_host.service.wait("listening");
+    let mut application_host = Manager::start(&scratch, "attach", &attach);
+    let attached = application_host.service.wait("attached");
+    let terminal = OpenOptions::new().read(true).write(true).open(&node).unwrap();
+
+    let count = LINES * (2 * UPGRADES + 1);
+    let writers =
+        [write_lines(device.try_clone().unwrap(), count), write_lines(terminal.try_clone().unwrap(), count)];
+    let lines = |from: &File| Lines { from: BufReader::with_capacity(1, from.try_clone().unwrap()), next: 0 };
+    let (mut at_terminal, mut at_device) = (lines(&terminal), lines(&device));
+    let mut end = 0;
+    for _ in 0..UPGRADES {
+        for is_device_host in [false, true] {
+            end += LINES;
+            at_terminal.read_to(end);
+            at_device.read_to(end);
+            if is_device_host {
+                device_host.upgrade();
+                device_host.service.wait("peer-joined");
+            } else {
+                application_host.upgrade();
+                assert_eq!(application_host.service.wait("attached"), attached, "the same node");
+            }
+        }
+    }
+    at_terminal.read_to(count);
+    at_device.read_to(count);
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for (name, service) in [("share", &device_host.service), ("attach", &application_host.service)] {
+        let warned = service.seen.iter().find(|event| event["event"] == "warning");
+        assert!(warned.is_none(), "{name}: {warned:?}");
+    }
+    assert_eq!([application_host.service.stop(), device_host.service.stop()], [Some(0); 2]);
+}
