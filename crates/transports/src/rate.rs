@@ -448,7 +448,9 @@ impl RateControl {
             return;
         }
         let lasted = now.since(interval.begun);
-        self.peak = (self.peak * (-lasted.as_secs_f64() / PEAK_HALVES_S).exp2()).max(accepted);
+        // A stall of the receiver or of this host moves arrivals to the next interval: only two high ones are a peak.
+        let high = accepted.min(self.accepted);
+        self.peak = (self.peak * (-lasted.as_secs_f64() / PEAK_HALVES_S).exp2()).max(high);
         let correction = self.correction(queue, interval.round_trip_min, aim, now);
         let is_on_trial = self.loss.is_on_trial();
         if is_lossy || is_on_trial {
