@@ -233,7 +233,14 @@ impl Oversized {
                 let body = vec![0; wire::control::CONTROL_BODY_BYTES_MAX + 1];
                 Control::Flow { flow: 0, message: FlowControl::Pair { epoch: 1, pair: 0, body } }.emit()
             }
-            _ => Control::Hello { host: "h".repeat(70_000), resume: None, received: 0, attempt: 1, features: vec![] }.emit(),
+            _ => Control::Hello {
+                host: "h".repeat(70_000),
+                resume: None,
+                received: 0,
+                attempt: 1,
+                features: vec![],
+            }
+            .emit(),
         };
         channel.send(&message)?;
         loop {

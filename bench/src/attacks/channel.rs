@@ -127,7 +127,13 @@ impl Channel {
 
     /// Sends `Hello` and returns the answer.
     pub(super) fn greet(&mut self) -> io::Result<Control> {
-        let hello = Control::Hello { host: "attacker".into(), resume: None, received: 0, attempt: 1, features: vec![] };
+        let hello = Control::Hello {
+            host: "attacker".into(),
+            resume: None,
+            received: 0,
+            attempt: 1,
+            features: vec![],
+        };
         self.send(&hello.emit())?;
         self.receive()
     }
