@@ -3,7 +3,7 @@
 //! | block on a page | check |
 //! |---|---|
 //! | `sh` | every line runs; services start, and stop when the block ends |
-//! | `sh needs=camera` | the line is not run, and only its words are checked; the test prints it |
+//! | `sh needs=camera` | the lines run where [`Hardware`] has a camera; elsewhere their words are checked, and the test prints them |
 //! | `console` | lines after `$` run, and print exactly the lines below them |
 //! | `toml` | `outboard run --check` accepts it |
 //! | any, with `file=NAME` | the text is written to this file before the commands run |
@@ -13,8 +13,11 @@
 //!
 //! For `--help`, for the documentation of modules and for code in a sentence, only the words are checked.
 
+#[path = "support/hardware.rs"]
+mod hardware;
 mod support;
 
+use hardware::Hardware;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -205,7 +208,8 @@ fn ready(line: &str) -> Option<fn(&str) -> bool> {
 }
 
 /// The surroundings of one page.
-struct Site {
+struct Site<'a> {
+    hardware: &'a Hardware,
     page: String,
     scratch: Scratch,
     running: Vec<Running>,
@@ -214,15 +218,15 @@ struct Site {
     outputs: usize,
 }
 
-impl Site {
-    fn new(page: &str) -> Site {
+impl Site<'_> {
+    fn new<'a>(page: &str, hardware: &'a Hardware) -> Site<'a> {
         let scratch = Scratch::new();
         for directory in ["work", "home", "state", "run"] {
             fs::create_dir_all(scratch.path(directory)).unwrap();
         }
         copy(&known(), Path::new(&scratch.path("state/outboard")));
         std::os::unix::fs::symlink(root().join("sdk"), scratch.path("work/sdk")).unwrap();
-        Site { page: page.into(), scratch, running: Vec::new(), pairing: None, outputs: 0 }
+        Site { hardware, page: page.into(), scratch, running: Vec::new(), pairing: None, outputs: 0 }
     }
 
     fn command(&self, line: &str) -> Command {
@@ -232,6 +236,7 @@ impl Site {
         command.args(["-c", line]).current_dir(self.scratch.path("work")).env("PATH", path);
         command.env("HOME", self.scratch.path("home")).env("XDG_STATE_HOME", self.scratch.path("state"));
         command.env("XDG_RUNTIME_DIR", self.scratch.path("run")).env_remove("JOURNAL_STREAM");
+        command.envs(self.hardware.display().map(|display| ("DISPLAY", display)));
         command.stdin(Stdio::null()).process_group(0);
         command
     }
@@ -249,7 +254,7 @@ impl Site {
 
     /// Runs one line of a block.
     fn run(&mut self, at: usize, line: &str, port: u16) {
-        let line = here(line, port);
+        let line = self.hardware.here(&here(line, port)).replace("/tmp/", &self.scratch.path("work/"));
         if line.starts_with("outboard pair") {
             return self.pair(at, &line, port);
         }
@@ -315,7 +320,7 @@ impl Site {
 fn here(line: &str, port: u16) -> String {
     let own = format!("127.0.0.1:{port}");
     let is_shown = line.contains(SHOWN_ADDRESS);
-    let mut line = line.replace(SHOWN_ADDRESS, &own);
+    let mut line = line.replace(SHOWN_ADDRESS, &own).replace("rfb:5901", &format!("rfb:{}", free_port()));
     for host in HOSTS {
         for before in [" ", "//"] {
             line = line.replace(&format!("{before}{host}/"), &format!("{before}{own}/"));
@@ -366,8 +371,8 @@ fn known() -> PathBuf {
 
 /// Checks for the interpreters that a block uses. The test counts as skipped where one is missing.
 fn has_tools(block: &Block) -> bool {
-    let tools = [(".py", "python3", "python3"), (".js", "node", "nodejs")];
-    let is_used = |mark: &str| block.code.iter().any(|line| line.contains(mark));
+    let tools = [(".py", "python3", "python3"), (".js", "node", "nodejs"), ("ffmpeg ", "ffmpeg", "ffmpeg")];
+    let is_used = |mark: &str| block.setups.iter().chain(&block.code).any(|line| line.contains(mark));
     tools
         .iter()
         .all(|(mark, program, package)| !is_used(mark) || testkit::skip::has_program(program, package))
@@ -376,7 +381,9 @@ fn has_tools(block: &Block) -> bool {
 /// Checks one page. Returns the commands that it did not run.
 fn run_page(page: &str) -> Vec<String> {
     let (blocks, prose) = parse(&read(page));
-    let mut site = Site::new(page);
+    let needs_screen = |block: &Block| block.words.get("needs").is_some_and(|needs| needs.contains("x11"));
+    let hardware = Hardware::find(blocks.iter().any(needs_screen));
+    let mut site = Site::new(page, &hardware);
     let mut skipped = Vec::new();
     for block in &blocks {
         let place = format!("{page}:{}", block.line);
@@ -385,14 +392,14 @@ fn run_page(page: &str) -> Vec<String> {
             fs::write(site.scratch.path(&format!("work/{file}")), text).unwrap();
         }
         match (block.language.as_str(), block.words.get("needs")) {
-            ("sh", Some(needs)) => {
+            ("sh", Some(needs)) if !hardware.has(needs) => {
                 for line in block.code.iter().filter(|line| !line.trim().is_empty()) {
                     check_words(&place, line);
                     skipped.push(format!("{place}: needs {needs}: {line}"));
                 }
             }
-            ("sh", None) if !has_tools(block) => skipped.push(format!("{place}: tools are missing")),
-            ("sh", None) => site.block(block),
+            ("sh", _) if !has_tools(block) => skipped.push(format!("{place}: tools are missing")),
+            ("sh", _) => site.block(block),
             ("console", _) => site.console(block),
             ("toml", _) => {
                 fs::write(site.scratch.path("work/checked.toml"), block.code.join("\n")).unwrap();
@@ -540,20 +547,28 @@ fn quote(text: &str) -> String {
 
 #[test]
 fn commands_on_pages_run() {
-    let pages: Vec<String> = PAGES.iter().flat_map(|place| pages(place)).collect();
+    let mut pages: Vec<String> = PAGES.iter().flat_map(|place| pages(place)).collect();
     assert!(pages.len() > 15, "the pages were not found");
+    // In the virtual machine, only the pages for which it has what other machines lack.
+    let given = hardware::given();
+    if !given.is_empty() {
+        pages.retain(|page| given.iter().any(|(need, _)| read(page).contains(&format!("needs={need}"))));
+    }
     let queue = Mutex::new(pages.iter());
     let skipped = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..PARALLEL {
-            scope.spawn(|| {
+            // Records of skipped tests have the name of the thread.
+            let thread = thread::Builder::new().name("commands_on_pages_run".into());
+            let work = || {
                 loop {
                     let page = queue.lock().unwrap().next();
                     let Some(page) = page else { break };
                     let found = run_page(page);
                     skipped.lock().unwrap().extend(found);
                 }
-            });
+            };
+            thread.spawn_scoped(scope, work).unwrap();
         }
     });
     let mut skipped = skipped.into_inner().unwrap();

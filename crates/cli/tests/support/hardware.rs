@@ -1,0 +1,112 @@
+//! Hardware for the commands of the documentation.
+//!
+//! | need of a block | its name on the page | here |
+//! |---|---|---|
+//! | `serial-port` | `/dev/ttyUSB0` | a pseudo-terminal, on every machine |
+//! | `x11` | `:0` | `Xvfb`, on machines with its package |
+//! | others, such as `gamepad` | a path of a device | those that [`HAVE`] names, in the virtual machine (`tests/vm/guide`) |
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// The environment variable with the hardware of this machine: `NEED NAME-ON-THE-PAGE NAME-HERE`, separated by commas.
+pub const HAVE: &str = "OUTBOARD_PAGES_HAVE";
+
+/// Hardware under one need.
+struct Item {
+    need: String,
+    /// Text on the page, and in its place here.
+    names: Vec<[String; 2]>,
+}
+
+/// All hardware that the pages may use here.
+pub struct Hardware {
+    items: Vec<Item>,
+    /// Both ends of the serial line, open so that it stays.
+    _line: [File; 2],
+    server: Option<Child>,
+}
+
+impl Hardware {
+    /// Makes a serial line, and an X server for a page that needs it, and reads [`HAVE`].
+    pub fn find(needs_screen: bool) -> Hardware {
+        let item = |need: &str, names: &[[&str; 2]]| Item {
+            need: need.into(),
+            names: names.iter().map(|pair| pair.map(str::to_owned)).collect(),
+        };
+        let (line, port) = serial_line();
+        let mut items = vec![item("serial-port", &[["/dev/ttyUSB0", &port]])];
+        let mut server = None;
+        if needs_screen && testkit::skip::has_program("Xvfb", "xvfb") {
+            let (child, display) = x_server();
+            let (class, own) = (format!("x11:{display}"), format!(" {display}"));
+            items.push(item("x11", &[["x11::0", &class], [" :0", &own]]));
+            server = Some(child);
+        }
+        items.extend(given().into_iter().map(|(need, names)| Item { need, names }));
+        Hardware { items, _line: line, server }
+    }
+
+    /// Returns true if this machine has all of `needs`.
+    pub fn has(&self, needs: &str) -> bool {
+        needs.split(',').all(|need| self.items.iter().any(|item| item.need == need))
+    }
+
+    /// Returns a line of a page with the names of this machine.
+    pub fn here(&self, line: &str) -> String {
+        let names = self.items.iter().flat_map(|item| &item.names);
+        names.fold(line.to_owned(), |line, [page, here]| line.replace(page, here))
+    }
+
+    /// The X display, for programs that take it from their environment.
+    pub fn display(&self) -> Option<&str> {
+        let x11 = self.items.iter().find(|item| item.need == "x11")?;
+        x11.names[0][1].strip_prefix("x11:")
+    }
+}
+
+impl Drop for Hardware {
+    fn drop(&mut self) {
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// Returns the needs that [`HAVE`] names, with the names on the page and here.
+pub fn given() -> Vec<(String, Vec<[String; 2]>)> {
+    let text = std::env::var(HAVE).unwrap_or_default();
+    let mut given = Vec::new();
+    for words in text.split(',').filter(|words| !words.is_empty()) {
+        let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        given.push(match &words[..] {
+            [need] => (need.clone(), Vec::new()),
+            [need, page, here] => (need.clone(), vec![[page.clone(), here.clone()]]),
+            _ => panic!("{HAVE}: {words:?}"),
+        });
+    }
+    given
+}
+
+/// Returns both ends of a serial line, and the name of its port.
+fn serial_line() -> ([File; 2], String) {
+    let device = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&device).unwrap();
+    unlockpt(&device).unwrap();
+    let port = ptsname(&device, Vec::new()).unwrap().into_string().unwrap();
+    let kept = OpenOptions::new().read(true).write(true).open(&port).unwrap();
+    ([device.into(), kept], port)
+}
+
+/// Starts an X server with a virtual screen. Returns it with its display.
+fn x_server() -> (Child, String) {
+    let mut command = Command::new("Xvfb");
+    command.args(["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", "640x480x24"]);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut number = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut number).unwrap();
+    (server, format!(":{}", number.trim()))
+}
