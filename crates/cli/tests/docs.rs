@@ -580,7 +580,8 @@ fn commands_on_pages_run() {
 #[test]
 fn wrong_commands_are_answered_as_the_page_shows() {
     let page = read(WRONG_WORDS);
-    let site = Site::new(WRONG_WORDS);
+    let hardware = Hardware::find(false);
+    let site = Site::new(WRONG_WORDS, &hardware);
     for block in parse(&page).0 {
         let file = site.scratch.path(&format!("work/{}", block.words["file"]));
         fs::write(file, block.code.join("\n") + "\n").unwrap();
