@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 /// The environment variable with the hardware of this machine: `NEED NAME-ON-THE-PAGE NAME-HERE`, separated by commas.
-pub const HAVE: &str = "OUTBOARD_PAGES_HAVE";
+pub(crate) const HAVE: &str = "OUTBOARD_PAGES_HAVE";
 
 /// Hardware under one need.
 struct Item {
@@ -22,7 +22,7 @@ struct Item {
 }
 
 /// All hardware that the pages may use here.
-pub struct Hardware {
+pub(crate) struct Hardware {
     items: Vec<Item>,
     /// Both ends of the serial line, open so that it stays.
     _line: [File; 2],
@@ -31,7 +31,7 @@ pub struct Hardware {
 
 impl Hardware {
     /// Makes a serial line, and an X server for a page that needs it, and reads [`HAVE`].
-    pub fn find(needs_screen: bool) -> Hardware {
+    pub(crate) fn find(needs_screen: bool) -> Hardware {
         let item = |need: &str, names: &[[&str; 2]]| Item {
             need: need.into(),
             names: names.iter().map(|pair| pair.map(str::to_owned)).collect(),
@@ -50,18 +50,18 @@ impl Hardware {
     }
 
     /// Returns true if this machine has all of `needs`.
-    pub fn has(&self, needs: &str) -> bool {
+    pub(crate) fn has(&self, needs: &str) -> bool {
         needs.split(',').all(|need| self.items.iter().any(|item| item.need == need))
     }
 
     /// Returns a line of a page with the names of this machine.
-    pub fn here(&self, line: &str) -> String {
+    pub(crate) fn here(&self, line: &str) -> String {
         let names = self.items.iter().flat_map(|item| &item.names);
         names.fold(line.to_owned(), |line, [page, here]| line.replace(page, here))
     }
 
     /// The X display, for programs that take it from their environment.
-    pub fn display(&self) -> Option<&str> {
+    pub(crate) fn display(&self) -> Option<&str> {
         let x11 = self.items.iter().find(|item| item.need == "x11")?;
         x11.names[0][1].strip_prefix("x11:")
     }
@@ -77,7 +77,7 @@ impl Drop for Hardware {
 }
 
 /// Returns the needs that [`HAVE`] names, with the names on the page and here.
-pub fn given() -> Vec<(String, Vec<[String; 2]>)> {
+pub(crate) fn given() -> Vec<(String, Vec<[String; 2]>)> {
     let text = std::env::var(HAVE).unwrap_or_default();
     let mut given = Vec::new();
     for words in text.split(',').filter(|words| !words.is_empty()) {
