@@ -76,9 +76,10 @@ impl NetworkPath {
             Bottleneck::Link => "limited by the link",
         };
         let Self { round_trip_ms, round_trip_min_ms, .. } = self;
-        format!(
-            "path: {pace}, round trip {round_trip_ms:.1} ms (least {round_trip_min_ms:.1}), {loss}; {limit}"
-        )
+        [
+            format!("path: {pace}, round trip {round_trip_ms:.1} ms (least {round_trip_min_ms:.1})"),
+            format!("    {loss}; {limit}"),
+        ]
     }
 }
 
