@@ -40,7 +40,8 @@ pub(crate) struct CongestionSetting {
 /// The emulated link in one direction.
 const LINK: &str = "rate=10mbit,delay=20ms";
 const LINKS: [&str; 4] = ["queue=100", "queue=1000", "queue=100,loss=1%", "queue=100,loss=5%"];
-const CONTROLS: [&str; 3] = ["cubic", "newreno", "bbr"];
+/// The default first.
+const CONTROLS: [&str; 4] = ["rate", "cubic", "newreno", "bbr"];
 /// Losses for small records alone.
 const LOSSES: [&str; 3] = ["loss=1%", "loss=3%", "loss=5%"];
 /// Bytes of a record of the flood.

@@ -151,19 +151,21 @@ impl TransportClass for Quic {
         let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
         let is_local = route_bytes_max > FRAME_BYTES_MAX;
         let window = options.size("window");
+        let datagram = match options.size("datagram") {
+            0 => route_bytes_max,
+            given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
+        };
         let local_window = || window.min(LOCAL_WINDOW_BYTES).min(local_window_bytes(socket.as_fd()));
         let tuning = Tuning {
             window: if is_local { local_window() } else { window } as u32,
             streams: STREAMS_MAX + 1,
-            datagram: match options.size("datagram") {
-                0 => route_bytes_max,
-                given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
-            } as u16,
+            datagram: datagram as u16,
             is_size_known: is_local,
             congestion: match options.text("congestion") {
-                // Within one machine only the receiver's buffer can lose data.
                 "cubic" => Congestion::Cubic,
-                "rate" if is_local => Congestion::Cubic,
+                // Within one machine only the receiver's buffer can lose data. Datagrams that fit a frame may leave it
+                // through a relay.
+                "rate" if is_local && datagram > FRAME_BYTES_MAX => Congestion::Cubic,
                 "newreno" => Congestion::NewReno,
                 "bbr" => Congestion::Bbr,
                 _ => Congestion::Rate,
