@@ -157,7 +157,7 @@ fn classes_of(text: &str) -> Option<&'static Classes> {
     if is_of_class(text) {
         return None;
     }
-    let address = text.split(',').next().unwrap_or_default();
+    let address = without_options(text);
     let end_of = |address: &str| {
         let mut ends = ENDS.iter().filter(|(end, _)| address.len() > end.len() && address.ends_with(end));
         ends.next().map(|(_, classes)| classes)
@@ -169,6 +169,18 @@ fn start_of(path: &str) -> Option<&'static Classes> {
     STARTS.iter().find(|(start, _)| path.starts_with(start)).map(|(_, classes)| classes)
 }
 
+/// Returns the text without the options at its end, `,name=value`. Other commas belong to the address.
+fn without_options(text: &str) -> &str {
+    let is_option = |at: &usize| {
+        let name = text[at + 1..].split('=').next().unwrap_or_default();
+        text[at + 1..].len() > name.len()
+            && !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric())
+    };
+    let mut commas = text.match_indices(',').map(|(at, _)| at);
+    commas.find(is_option).map_or(text, |at| &text[..at])
+}
+
 /// Returns true if the text names a class before its colon.
 fn is_of_class(text: &str) -> bool {
     crate::find(text.split(':').next().unwrap_or_default()).is_some()
@@ -176,7 +188,7 @@ fn is_of_class(text: &str) -> bool {
 
 /// `:0` or `:0.0`, an X11 display of this host. A VNC server is `:5900`.
 fn is_display(text: &str) -> bool {
-    let address = text.split(',').next().unwrap_or_default();
+    let address = without_options(text);
     let Some(numbers) = address.strip_prefix(':') else { return false };
     let mut numbers = numbers.split('.');
     let is_number = |text: &str| (1..=3).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
@@ -185,7 +197,7 @@ fn is_display(text: &str) -> bool {
 
 /// Explains a text without a known class, and gives the text to write.
 pub(crate) fn advice(text: &str, role: Role) -> String {
-    let address = text.split(',').next().unwrap_or_default();
+    let address = without_options(text);
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let is_meant = |word: &&str| match word.starts_with('/') {
         true => text.starts_with(word),
@@ -218,13 +230,14 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
             Role::Application => format!("write `rfb:{port}` for a VNC server on this host"),
         };
     }
-    if let Some(path) = below_dev(text).find(|path| start_of(path).is_some()) {
+    let is_name = !text.contains([':', '/']);
+    if let Some(path) = below_dev(text).find(|path| is_name && start_of(path).is_some()) {
         return match with_class(&path, role) {
             Cow::Owned(_) => format!("did you mean `{path}`?"),
             Cow::Borrowed(_) => advice(&path, role),
         };
     }
-    if address.contains('/') || address.starts_with('.') || (rest.is_empty() && address.contains('.')) {
+    if kind.contains('/') || kind.starts_with('.') || (rest.is_empty() && kind.contains('.')) {
         return path(address, role);
     }
     unknown_class(kind, rest, role)
