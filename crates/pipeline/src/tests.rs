@@ -322,7 +322,7 @@ fn errors_name_the_problem_and_the_place() {
         ("@rope: null", "rope", "no link by this name"),
         ("| null", "|", "a pair's name"),
         ("null |", "", "a pair's name"),
-        ("null null", "n", "`|` or the end"),
+        ("null null", "n", "`|` before the next pair"),
         ("null (", "(", "directly, once"),
         ("letter(a", "(", "never closed"),
         ("letter(a b)", "b", "`,` or `)`"),
@@ -330,7 +330,7 @@ fn errors_name_the_problem_and_the_place() {
         ("letter(\"\\n\")", "n", "after `\\`"),
         ("everything(f(g(x)", "(", "never closed"),
         ("everything(a(b(c(d(e()))))", "(", "at most 4 deep"),
-        ("letter)", ")", "`|` or the end"),
+        ("letter)", ")", "`|` before the next pair"),
         ("null\u{1b}[2J", "\u{1b}", "control character"),
         ("letter(l@w=3)", "l@w", "not a name of an option"),
     ] {
