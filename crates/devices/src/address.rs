@@ -131,8 +131,9 @@ const WITHOUT_CLASS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Ends of compressed films.
+/// Ends of compressed films, which travel as the bytes of a file.
 const FILMS: &[&str] = &[".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".h264", ".264", ".h265", ".ts"];
+const FILM: Classes = classes("file", "file");
 
 /// Returns `CLASS:ADDRESS` for a device that is written as an obvious address; any other text unchanged.
 pub fn with_class(text: &str, role: Role) -> Cow<'_, str> {
@@ -162,7 +163,9 @@ fn classes_of(text: &str) -> Option<&'static Classes> {
         let mut ends = ENDS.iter().filter(|(end, _)| address.len() > end.len() && address.ends_with(end));
         ends.next().map(|(_, classes)| classes)
     };
-    start_of(address).or_else(|| end_of(address))
+    let film =
+        || FILMS.iter().any(|end| address.len() > end.len() && address.ends_with(end)).then_some(&FILM);
+    start_of(address).or_else(|| end_of(address)).or_else(film)
 }
 
 fn start_of(path: &str) -> Option<&'static Classes> {
@@ -209,9 +212,6 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
     if classes_of(text).is_some() {
         return "the kernel chooses the path of a new input device: write `uinput`".into();
     }
-    if FILMS.iter().any(|end| address.ends_with(end)) {
-        return film(address, role);
-    }
     if let Some(place) = rest.strip_prefix("//") {
         let near = other_name(kind, role).unwrap_or("tcp");
         return format!("a device is no URL: write `{near}:{place}`");
@@ -250,19 +250,6 @@ fn below_dev(name: &str) -> impl Iterator<Item = String> {
 /// The path below `/dev` that `serial:ttyUSB0` means.
 pub(crate) fn path_below_dev(class: &str, target: &str) -> Option<String> {
     below_dev(target).find(|path| start_of(path).is_some_and(|classes| classes.device == class))
-}
-
-fn film(address: &str, role: Role) -> String {
-    match role {
-        Role::Device => format!(
-            "no class reads a compressed film: `ffmpeg -i {address} -f yuv4mpegpipe - | outboard share y4m` shares its \
-             pictures, and `file:{address}` its bytes"
-        ),
-        Role::Application => format!(
-            "no class writes a compressed film: `--as y4m | ffmpeg -i - {address}` encodes pictures, and `file:{address}` \
-             takes bytes"
-        ),
-    }
 }
 
 /// A path without an obvious class.
@@ -327,6 +314,7 @@ mod tests {
             (":1.0", "x11", "window"),
             ("film.y4m", "y4m", "y4m"),
             ("./a,b/x.mjpeg", "mjpeg", "mjpeg"),
+            ("film.mkv", "file", "file"),
         ] {
             assert_eq!(class_of(address, Role::Device), device, "{address}");
             assert_eq!(class_of(address, Role::Application), application, "{address}");
@@ -350,7 +338,6 @@ mod tests {
             ("audio", device, "exec:arecord"),
             ("/dev/sda", device, "`file:PATH`"),
             ("/dev/input/js0", device, "/dev/input/event"),
-            ("film.mp4", device, "outboard share y4m"),
             ("vnc://studio:5901", device, "write `rfb:studio:5901`"),
             ("localhost:5901", device, "write `rfb:localhost:5901`"),
             (":5900", application, "write `rfb:5900`"),
