@@ -12,6 +12,7 @@ use crate::setting::Failure;
 use broker::{ApplicationHost, AttachRequest, AttachTarget, Event};
 use contract::{Options, TransportClass};
 use hub::ApplicationChoice;
+use modules::nodes::Conflict;
 use modules::{Pipelines, TransportPlan, registry};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -242,7 +243,7 @@ impl Network {
         act: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let class = registry::transport("tcp").ok_or("there is no transport tcp")?;
-        let application = ApplicationChoice::Spec(application.into());
+        let application = ApplicationChoice::Spec(application.into(), Conflict::Refuse);
         let target = AttachTarget {
             name: SCREEN.into(),
             application,

@@ -22,9 +22,10 @@ use contract::ServiceError;
 use contract::{Description, FlowDirection, FlowOffer, Kind, Role, Time};
 use flow::fair::Processor;
 use flow::types::{FlowPlan, Notice};
-use hub::application::{ApplicationChoice, make_node};
+use hub::application::{ApplicationChoice, ApplicationNode, make_node};
 use modules::Pipelines;
 use modules::TransportPlan;
+use modules::nodes::Claim;
 use modules::now;
 use modules::registry;
 use pipeline::Pipeline;
@@ -97,6 +98,8 @@ struct AttachedDevice {
     has_ended: bool,
     /// The node that the application opens.
     node: String,
+    /// The claim to its name. The workers, which have the node, end before it is dropped.
+    claim: Option<Claim>,
     /// The kind that the user expects.
     expect: Option<Kind>,
     /// The kind of the opened device.
@@ -207,7 +210,7 @@ impl ApplicationHost {
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
         workers.send(Command::Processor { ns_per_second });
         let is_own = |target: &AttachTarget| {
-            matches!(target.application, ApplicationChoice::Suitable | ApplicationChoice::Spec(_))
+            matches!(target.application, ApplicationChoice::Suitable | ApplicationChoice::Spec(..))
         };
         if request.targets.iter().any(is_own) {
             workers.prepare();
@@ -222,6 +225,7 @@ impl ApplicationHost {
                 dialling: None,
                 has_ended: false,
                 node: String::new(),
+                claim: None,
                 expect: target.expect,
                 kind: None,
             };
@@ -307,6 +311,7 @@ impl ApplicationHost {
         let mut stats_at = now().after(STATS_INTERVAL);
         let mut drain = None;
         while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
+            self.claims().try_for_each(Claim::check)?;
             match self.converse(emit) {
                 Ok(()) => {}
                 Err(Failure::Final(error)) => return Err(error),
@@ -349,6 +354,11 @@ impl ApplicationHost {
         Ok(())
     }
 
+    /// Returns the claims to the nodes.
+    fn claims(&self) -> impl Iterator<Item = &Claim> {
+        self.common.drivers.values().filter_map(|driver| driver.own.claim.as_ref())
+    }
+
     /// Returns whether this host, which is stopping, still waits for ended flows to be delivered.
     fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
         let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.limits.drain));
@@ -388,6 +398,9 @@ impl ApplicationHost {
             at = at.min(self.choice.register(&mut self.poller));
         }
         for driver in self.common.drivers.values() {
+            if let Some(claim) = &driver.own.claim {
+                self.poller.register(claim.wakes(), true, false);
+            }
             at = driver.own.retry_at().map_or(at, |retry_at| at.min(retry_at));
             if let Some(dialling) = driver.own.dialling.as_ref().filter(|_| self.is_served()) {
                 at = at.min(dialling.register(&mut self.poller));
@@ -632,12 +645,14 @@ impl ApplicationHost {
                 self.common.workers.send(Command::Rebuild { driver: number, flows: plans.clone() });
             }
             Some(choice) => {
-                let (origin, node) = make_node(choice, suitable, &description)?;
+                let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
+                let ApplicationNode { origin, summary: node, claim } =
+                    make_node(choice, suitable, &description, service)?;
                 let (role, transport) = (Role::Application, self.transport.clone());
                 let plan = DriverPlan { role, flows: plans.clone(), transport };
                 self.common.workers.send(Command::Add { driver: number, origin, plan });
                 let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
-                driver.own.node = node.clone();
+                (driver.own.node, driver.own.claim) = (node.clone(), claim);
                 emit(Event::Attached { name: driver.name.clone(), node, pipelines });
             }
         }
@@ -656,6 +671,12 @@ impl ApplicationHost {
         }
         Ok(())
     }
+}
+
+/// Returns the name of the service that uses a device, for processes that want the same node.
+fn service(known: Option<&Known>, key: Option<&PeerKey>, target: &Target, device: &str) -> String {
+    let peer = known.zip(key).and_then(|(known, key)| known.name_of(key));
+    format!("attach {}/{device}", peer.unwrap_or(target.host()))
 }
 
 /// A reason to stop serving the current connection.

@@ -380,6 +380,9 @@ pub(crate) struct Attach {
     /// device [default: from the device's class]
     #[arg(long = "as", value_name = "APPLICATION")]
     pub(crate) applications: Vec<String>,
+    /// Take over the link, file, camera or port of --as that another process has; that process ends
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// With --as stdout: write control characters to a terminal, too
     #[arg(long)]
     pub(crate) raw: bool,

@@ -12,6 +12,7 @@ use daemon::service;
 use daemon::service::{Source, Supervisor};
 use hub::Joint;
 use modules::Pipelines;
+use modules::nodes::Conflict;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sandbox::SENDMSG_DESCRIPTOR;
 use sandbox::{is_sandbox_required, require_sandbox};
@@ -124,6 +125,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         from: words.from,
         applications: words.applications,
         raw: words.raw,
+        conflict: if words.replace { Conflict::Replace } else { Conflict::Refuse },
         expect: words.expect,
         accepted: Vec::new(),
         known: None,

@@ -1,7 +1,10 @@
 //! Device classes. Each has two sides: the device itself, and the node that an application opens.
 
 use crate::{FlowClass, FlowDirection, Format, Kind, ModuleEntry, OptionSpec, Options, Partner};
+use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// The side of a driver that a spec names.
@@ -90,6 +93,40 @@ impl Opened {
     }
 }
 
+/// A name on this host under which programs find an application's node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeName {
+    /// A link in the file system, which is never followed.
+    Link(PathBuf),
+    /// A file, FIFO or device, followed through links.
+    File(PathBuf),
+    /// A file that several processes may extend at the same time.
+    Appended(PathBuf),
+    /// A TCP address with its port.
+    Listener(SocketAddr),
+}
+
+impl NodeName {
+    /// Returns the path, unless it is an address.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            NodeName::Link(path) | NodeName::File(path) | NodeName::Appended(path) => Some(path),
+            NodeName::Listener(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeName::Link(path) | NodeName::File(path) | NodeName::Appended(path) => {
+                write!(f, "`{}`", path.display())
+            }
+            NodeName::Listener(address) => write!(f, "the port {address}"),
+        }
+    }
+}
+
 /// A device could not be opened or driven.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -121,6 +158,24 @@ pub enum DeviceError {
         error: std::io::Error,
         /// How to fix it, if known.
         advice: Option<String>,
+    },
+    /// Another process has the node.
+    #[error("{node} is in use by {holder}: {advice}")]
+    InUse {
+        /// The node.
+        node: String,
+        /// The process, and the device that it attaches.
+        holder: String,
+        /// The ways out.
+        advice: &'static str,
+    },
+    /// Another process has taken the node from this one.
+    #[error("{node} was taken over by {taker}")]
+    TakenOver {
+        /// The node.
+        node: String,
+        /// The process, and the device that it attaches.
+        taker: String,
     },
 }
 
@@ -190,6 +245,13 @@ pub trait DeviceClass: Sync {
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         let _ = spec;
         Ok(Vec::new())
+    }
+
+    /// Returns the names of the node that [`DeviceClass::open`] would make or write, the preferred one first. The caller
+    /// claims one of them before. Empty if several processes can use the target at the same time.
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        let _ = spec;
+        Vec::new()
     }
 
     /// Opens the device, or makes the application's node. `like` describes the remote device that a node is

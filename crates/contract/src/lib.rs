@@ -25,7 +25,9 @@ mod transport;
 
 pub use buffers::Body;
 pub use bytes::Bytes;
-pub use device::{Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, Opened, Role};
+pub use device::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, NodeName, Opened, Role,
+};
 pub use feedback::Feedback;
 pub use format::Format;
 pub use kind::{Kind, KindChange};

@@ -28,6 +28,7 @@ use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError, nearest};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
+use modules::nodes::Conflict;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
 use pipeline::Joined;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,9 @@ pub struct AttachWords {
     /// Writes control characters to a terminal, too, with `stdout`.
     #[serde(default)]
     pub raw: bool,
+    /// The decision about nodes that other processes have.
+    #[serde(skip)]
+    pub conflict: Conflict,
     /// The kinds that the devices must have: one for each of `from`, or none.
     #[serde(default, deserialize_with = "one_or_several")]
     pub expect: Vec<String>,
@@ -227,7 +231,7 @@ impl AttachWords {
         let nodes = if Joint::keeps_apart(joined.joint()) { self.from.len() } else { 1 };
         let mut applications = Vec::new();
         for text in self.application_specs()? {
-            applications.push(ApplicationChoice::Spec(text));
+            applications.push(ApplicationChoice::Spec(text, self.conflict));
         }
         if applications.is_empty() {
             applications.extend((0..nodes).map(|_| ApplicationChoice::Suitable));
@@ -273,7 +277,7 @@ impl AttachWords {
         let mut requests: Vec<AttachRequest> = Vec::new();
         for (index, from) in self.from.iter().enumerate() {
             let origin = Origin::parse(from)?;
-            let chosen = specs.get(index).cloned().map(ApplicationChoice::Spec);
+            let chosen = specs.get(index).map(|text| ApplicationChoice::Spec(text.clone(), self.conflict));
             let application = chosen.unwrap_or(ApplicationChoice::Suitable);
             let (name, pipelines) = (origin.name.into(), pipelines.clone());
             let target =

@@ -9,6 +9,7 @@ mod transport;
 use contract::{DeviceClass, FlowClass, FlowDirection, Role, ServiceError};
 use ends::Ends;
 use flow::raw_path::Connection;
+use modules::nodes::{self, Claimant, Conflict};
 use modules::runner::{pipes, reject_options, run_pair};
 use modules::{ModuleEnd, ModuleRequest, Pipelines, registry};
 use sys::stop::Stop;
@@ -59,7 +60,12 @@ fn run_device(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Service
         }
         None => None,
     };
-    let opened = registry::open(&spec, role, like.as_ref())?;
+    let claimant =
+        Claimant { service: format!("module {}", request.name), conflict: Conflict::Refuse, yields: true };
+    let (opened, claim) = match role {
+        Role::Device => (registry::open(&spec, role, like.as_ref())?, None),
+        Role::Application => nodes::open(&spec, like.as_ref(), &claimant)?,
+    };
     let flows = opened.description.flows.clone();
     let has = |direction| flows.iter().any(|offer| offer.direction == direction);
     let (out, into) = match role {
@@ -79,7 +85,7 @@ fn run_device(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Service
         Role::Device => Connection::new(partner, Box::new(ends), &flows, &pipelines)?,
         Role::Application => Connection::new(Box::new(ends), partner, &flows, &pipelines)?,
     };
-    Ok(ModuleEnd { drops: connection.run(stop)?.drops, refusal: None })
+    Ok(ModuleEnd { drops: connection.with_claim(claim).run(stop)?.drops, refusal: None })
 }
 
 /// Returns the role of the device: the only one that the class has, or the one selected by `--undo` or by the pipes.

@@ -2,10 +2,11 @@
 
 use crate::clipboard;
 use contract::{
-    Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened, OptionKind,
-    OptionSpec, local,
+    Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, NodeName, Opened,
+    OptionKind, OptionSpec, local,
 };
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 
 fn flow(direction: FlowDirection) -> FlowOffer {
     FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable }
@@ -76,6 +77,13 @@ pub(crate) fn description(
     let separator = if spec.target.is_empty() { "" } else { " " };
     let summary = format!("{}{separator}{}", spec.class, spec.target);
     Description { class: spec.class.clone(), summary, flows, application, properties: Vec::new() }
+}
+
+/// Returns the name of a file that is written. Several processes can use a terminal or `/dev/null` at the same time, and so can
+/// those that write to a connection.
+pub(crate) fn file_nodes(path: &str) -> Vec<NodeName> {
+    let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device());
+    (!path.is_empty() && !is_device).then(|| NodeName::File(path.into())).into_iter().collect()
 }
 
 /// Returns an error of the system with the failed operation.

@@ -16,6 +16,7 @@ use contract::{
     PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
 };
 use modules::Pipelines;
+use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::now;
 use modules::registry;
 use pipeline::DropCounts;
@@ -58,10 +59,12 @@ pub fn connect(
     let opened = registry::open(&source_spec, Role::Device, None)?;
     let description = opened.description.clone();
     pipelines.check(&description.flows).map_err(ServiceError::Usage)?;
-    let node = registry::open(&sink_spec, Role::Application, Some(&description))?;
+    let claimant =
+        Claimant { service: format!("connect {source} {sink}"), conflict: Conflict::Refuse, yields: true };
+    let (node, claim) = nodes::open(&sink_spec, Some(&description), &claimant)?;
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
-    Connection::new(device, application, &description.flows, pipelines)?.run(stop)
+    Connection::new(device, application, &description.flows, pipelines)?.with_claim(claim).run(stop)
 }
 
 /// Two partners on one host and the paths between them.
@@ -70,6 +73,8 @@ pub struct Connection {
     application: Box<dyn Partner>,
     forward: Option<RawPath>,
     back: Option<RawPath>,
+    /// The claim to the node of one partner, dropped after it.
+    claim: Option<Claim>,
 }
 
 impl Connection {
@@ -100,7 +105,12 @@ impl Connection {
         if forward.is_none() && back.is_none() {
             return Err(ServiceError::Usage("the source and the sink have no flow in common".into()));
         }
-        Ok(Connection { device, application, forward, back })
+        Ok(Connection { device, application, forward, back, claim: None })
+    }
+
+    /// Ends if another process takes over the node of one partner.
+    pub fn with_claim(self, claim: Option<Claim>) -> Connection {
+        Connection { claim, ..self }
     }
 
     /// Moves messages until the source ends or `stop` is set.
@@ -108,6 +118,7 @@ impl Connection {
         sys::thread::be_punctual();
         let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
         while !stop.is_requested() {
+            self.claim.iter().try_for_each(Claim::check)?;
             let mut again = false;
             if let Some(path) = self.forward.as_mut() {
                 again |= path.run(self.device.as_mut(), self.application.as_mut(), now())?;
@@ -124,6 +135,9 @@ impl Connection {
             }
             let mut wake = Wake::default();
             poller.register(stop.wakes().as_fd(), true, false);
+            if let Some(claim) = &self.claim {
+                poller.register(claim.wakes(), true, false);
+            }
             if let Some(path) = &self.forward {
                 path.register(self.device.as_ref(), self.application.as_ref(), &mut poller, &mut wake);
             }

@@ -4,6 +4,7 @@ use crate::joint::JointPort;
 use crate::origin::PartnerOrigin;
 use contract::ServiceError;
 use contract::{Description, Partner, Role};
+use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::registry;
 use rustix::stdio::stdout;
 use rustix::termios::isatty;
@@ -13,25 +14,37 @@ pub enum ApplicationChoice {
     /// The default of the device's class.
     Suitable,
     /// A device specification, `kind:rest`.
-    Spec(String),
+    Spec(String, Conflict),
     /// A partner that this program provides, such as a measuring instrument.
     Partner(Box<dyn Partner>),
     /// A joint with other devices.
     Joint(JointPort),
 }
 
-/// Creates the node for a device of this description; returns it with its description.
+/// The node of an application.
+pub struct ApplicationNode {
+    /// The partner.
+    pub origin: PartnerOrigin,
+    /// Its description, one line of text.
+    pub summary: String,
+    /// The claim to its name, which must outlive the partner; `None` if it needs none.
+    pub claim: Option<Claim>,
+}
+
+/// Creates the node for a device of this description. `service` uses it: [`Claimant::service`].
 pub fn make_node(
     choice: ApplicationChoice,
     suitable: &str,
     description: &Description,
-) -> Result<(PartnerOrigin, String), ServiceError> {
-    let text = match choice {
+    service: String,
+) -> Result<ApplicationNode, ServiceError> {
+    let (text, conflict) = match choice {
         ApplicationChoice::Partner(partner) => {
-            return Ok((PartnerOrigin::Ready(partner), "this program".into()));
+            let (origin, summary) = (PartnerOrigin::Ready(partner), "this program".into());
+            return Ok(ApplicationNode { origin, summary, claim: None });
         }
         ApplicationChoice::Joint(port) => return port.join(description),
-        ApplicationChoice::Spec(text) => text,
+        ApplicationChoice::Spec(text, conflict) => (text, conflict),
         ApplicationChoice::Suitable if suitable == "stdout" && isatty(stdout()) => {
             return Err(ServiceError::Usage(format!(
                 "{}: the bytes of this device are not written to the terminal by default: add `--as stdout`, or redirect \
@@ -39,10 +52,11 @@ pub fn make_node(
                 description.summary
             )));
         }
-        ApplicationChoice::Suitable => suitable.into(),
+        ApplicationChoice::Suitable => (suitable.into(), Conflict::Refuse),
     };
     let spec = registry::device_spec(&text, Role::Application)?;
-    let opened = registry::open(&spec, Role::Application, Some(description))?;
-    let node = opened.description.summary.clone();
-    Ok((PartnerOrigin::Opened(Box::new(opened)), node))
+    let claimant = Claimant { service, conflict, yields: true };
+    let (opened, claim) = nodes::open(&spec, Some(description), &claimant)?;
+    let summary = opened.description.summary.clone();
+    Ok(ApplicationNode { origin: PartnerOrigin::Opened(Box::new(opened)), summary, claim })
 }

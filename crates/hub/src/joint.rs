@@ -7,7 +7,7 @@
 
 use super::client::{Client, Pressure};
 use super::spread::{Clients, Spread};
-use crate::application::{ApplicationChoice, make_node};
+use crate::application::{ApplicationChoice, ApplicationNode, make_node};
 use crate::endpoint::{Endpoint, Incoming};
 use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
@@ -20,6 +20,7 @@ use contract::{
 use flow::chain_runner::make_link;
 use flow::raw_path::{RawPath, failed};
 use flow::types::Wake;
+use modules::nodes::Claim;
 use modules::now;
 use pipeline::DropCounts;
 use pipeline::{PairUse, Pipeline};
@@ -91,14 +92,15 @@ pub struct JointPort {
 
 impl JointPort {
     /// The device is open there: its driver's partner here.
-    pub fn join(self, description: &Description) -> Result<(PartnerOrigin, String), ServiceError> {
+    pub fn join(self, description: &Description) -> Result<ApplicationNode, ServiceError> {
         let (endpoint, theirs) =
             Endpoint::pair(QUEUE).map_err(|error| ServiceError::os("an endpoint of a joint", error))?;
         let description = description.clone();
         // Each port has room for one arrival.
         let _ = self.arrivals.push(Box::new(Arrival { number: self.number, description, endpoint }));
         self.wake.signal();
-        Ok((PartnerOrigin::Hub(theirs), "part of a joint".into()))
+        let (origin, summary) = (PartnerOrigin::Hub(theirs), "part of a joint".into());
+        Ok(ApplicationNode { origin, summary, claim: None })
     }
 }
 
@@ -259,6 +261,8 @@ struct Running {
     drops: DropCounts,
     /// Set when all devices have ended: the deadline for messages that the joint holds.
     ended: Option<(Port, Time)>,
+    /// The claims to the nodes, dropped after them.
+    claims: Vec<Claim>,
 }
 
 impl Running {
@@ -286,14 +290,16 @@ impl Running {
         let pair = joint.pair.name();
         let link = make_link(&joint, Half::Sink, &format, &Site::default())
             .map_err(|error| ServiceError::Usage(format!("`{pair}` does not start: {error}")))?;
-        let mut outputs = Vec::new();
+        let (mut outputs, mut claims) = (Vec::new(), Vec::new());
         let is_one = applications.len() == 1;
         for (index, application) in applications.into_iter().enumerate() {
             let mut description = arrivals[index].description.clone();
             if is_one {
                 description.summary = name.clone();
             }
-            let (origin, node) = make_node(application, description.application, &description)?;
+            let ApplicationNode { origin, summary: node, claim } =
+                make_node(application, description.application, &description, format!("attach {name}"))?;
+            claims.extend(claim);
             let pipelines = vec![after.canonical().to_string()];
             emit(JointEvent::Attached { name: description.summary.clone(), node, pipelines });
             let node = make_partner(origin).map_err(|error| failed("the application", error))?;
@@ -305,7 +311,7 @@ impl Running {
             output.clients.insert(arrival.number, Client::new(arrival.endpoint, outward));
         }
         let (outbox, drops) = (Outbox::default(), DropCounts::default());
-        Ok(Running { pair, link, outbox, outputs, inputs: vec![0; inputs], drops, ended: None })
+        Ok(Running { pair, link, outbox, outputs, inputs: vec![0; inputs], drops, ended: None, claims })
     }
 
     fn run(
@@ -317,6 +323,7 @@ impl Running {
     ) -> Result<(), ServiceError> {
         let mut stats_at = now().after(STATS_INTERVAL);
         while !stop.is_requested() {
+            self.claims.iter().try_for_each(Claim::check)?;
             let again = self.turn(now())?;
             let finished = self.outputs.iter().all(|output| output.path.is_finished());
             if now() >= stats_at || finished {
@@ -331,6 +338,9 @@ impl Running {
             }
             let mut wake = Wake::default();
             poller.register(stop.wakes(), true, false);
+            for claim in &self.claims {
+                poller.register(claim.wakes(), true, false);
+            }
             self.register(poller, &mut wake);
             wake.add(poller, Readiness::at(stats_at));
             let timeout = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now())) };

@@ -19,6 +19,7 @@ use contract::{
     Role,
 };
 use flow::types::{Wake, flush, forget};
+use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::registry;
 use pipeline::{NamedOutlet, Outlet, side_port};
 use std::any::Any;
@@ -65,7 +66,7 @@ pub fn export(outlets: &[NamedOutlet]) -> Option<Vec<OpenPort>> {
 pub fn import(ports: Vec<OpenPort>) -> Vec<NamedOutlet> {
     let one = |OpenPort { pair, port, origin }| {
         let outlet: Arc<dyn Outlet> = match origin {
-            PartnerOrigin::Opened(opened) => Arc::new(Target::new(*opened, false)),
+            PartnerOrigin::Opened(opened) => Arc::new(Target::new(*opened, false, None)),
             PartnerOrigin::Hub(far) => Arc::new(QueueClient::new(far)),
             PartnerOrigin::Ready(_) => {
                 unreachable!("a partner that this program provides cannot be passed to a worker")
@@ -108,12 +109,14 @@ struct Target {
     /// The queue; `None` if it failed to start.
     queue: OnceLock<Option<Queue>>,
     problem: Mutex<Option<String>>,
+    /// The claim to the target's name; `None` in a worker.
+    _claim: Option<Claim>,
 }
 
 impl Target {
-    fn new(opened: Opened, is_shared: bool) -> Target {
+    fn new(opened: Opened, is_shared: bool, claim: Option<Claim>) -> Target {
         let opened = Mutex::new(Some(opened));
-        Target { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default() }
+        Target { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default(), _claim: claim }
     }
 
     fn open(text: &str, is_shared: bool) -> Result<Target, String> {
@@ -129,9 +132,11 @@ impl Target {
             application: "file",
             properties: Vec::new(),
         };
-        let opened =
-            registry::open(&spec, Role::Application, Some(&like)).map_err(|error| error.to_string())?;
-        Ok(Target::new(opened, is_shared))
+        let service = format!("side port {text}");
+        let claimant = Claimant { service, conflict: Conflict::Refuse, yields: false };
+        let (opened, claim) =
+            nodes::open(&spec, Some(&like), &claimant).map_err(|error| error.to_string())?;
+        Ok(Target::new(opened, is_shared, claim))
     }
 
     fn export(&self) -> Option<PartnerOrigin> {

@@ -2,6 +2,7 @@
 
 mod clock;
 pub mod isolation;
+pub mod nodes;
 mod pipelines;
 pub mod process;
 pub mod registry;

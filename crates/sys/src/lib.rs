@@ -13,6 +13,7 @@ pub mod listening;
 pub mod memory;
 pub mod net;
 pub mod poller;
+pub mod port_user;
 pub mod process;
 pub mod random;
 pub mod seccomp;

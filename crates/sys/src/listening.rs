@@ -60,7 +60,7 @@ pub fn check(at: SocketAddr) -> io::Result<()> {
 }
 
 /// Listens for connections. `[::]` covers both families, whatever `net.ipv6.bindv6only` says; on a host without
-/// IPv6 it covers IPv4. Errors are those of `bind(2)`.
+/// IPv6 it covers IPv4. Errors are those of `bind(2)`; [`io::ErrorKind::AddrInUse`] names the process that has the port.
 pub fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
     let listener = match bound(at, SocketType::STREAM, SocketFlags::CLOEXEC) {
         Err(error) if at.is_ipv6() && at.ip().is_unspecified() && lacks_ipv6(&error) => {
@@ -91,7 +91,7 @@ fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
 
 fn bound(at: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<OwnedFd> {
     let socket = unbound(at, kind, flags)?;
-    bind(&socket, &at)?;
+    bind(&socket, &at).map_err(|error| crate::port_user::explain(at, error.into()))?;
     Ok(socket)
 }
 

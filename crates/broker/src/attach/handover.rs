@@ -1,10 +1,11 @@
 //! An `attach` as one program leaves it to the next ([`crate::handover`]).
 
-use super::{ApplicationHost, AttachRequest, Opening};
+use super::{ApplicationHost, AttachRequest, Opening, service};
 use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::{SavedSession, put_driver, read_driver, text};
 use contract::ServiceError;
+use modules::nodes;
 use modules::now;
 use trust::Known;
 use wire::{Reader, Writer};
@@ -66,6 +67,9 @@ impl ApplicationHost {
         for SavedDriver { is_open, node, taken } in drivers {
             let driver = host.common.drivers.get_mut(&taken.driver);
             let driver = driver.ok_or_else(|| unusable("it has other devices".into()))?;
+            let name = service(host.known.as_ref(), host.key.as_ref(), &host.target, &driver.name);
+            let claim = nodes::claim_again(&taken.opened, name);
+            driver.own.claim = claim.map_err(|error| unusable(error.to_string()))?;
             driver.own.application = None;
             driver.own.node = node;
             driver.own.opening = match is_open {

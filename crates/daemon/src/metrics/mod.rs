@@ -42,7 +42,8 @@ impl Endpoint {
     /// Starts a server.
     pub fn start(at: SocketAddr) -> Result<Endpoint, ServiceError> {
         let failed = |error| ServiceError::os(format!("serving metrics on {at}"), error);
-        let listener = TcpListener::bind(at).map_err(failed)?;
+        let bound = TcpListener::bind(at).map_err(|error| sys::port_user::explain(at, error));
+        let listener = bound.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let end = Event::new().map_err(failed)?;

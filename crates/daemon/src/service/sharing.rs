@@ -4,7 +4,7 @@ use super::STOP_PATIENCE;
 use super::hotplug;
 use super::manager::Inherited;
 use super::plan::SharePlan;
-use super::unit::{Retry, UnitContext, new_stop, run_sharer};
+use super::unit::{Retry, UnitContext, new_stop, run_device_host};
 use broker::events::Event;
 use broker::events::Reloaded;
 use broker::handover::Left;
@@ -112,7 +112,7 @@ impl Sharing {
     fn launch(&mut self, cx: &UnitContext) {
         let Some(device_host) = self.device_host.take() else { return };
         let orders = device_host.orders();
-        match run_sharer((self.id, self.key()), device_host, self.stop.clone(), cx) {
+        match run_device_host((self.id, self.key()), device_host, self.stop.clone(), cx) {
             Ok(thread) => self.running = Some((orders, thread)),
             Err(error) => self.retry.fail("share", error.to_string(), &cx.emit),
         }

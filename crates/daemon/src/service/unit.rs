@@ -169,7 +169,7 @@ impl Unit {
 }
 
 /// Runs a `DeviceHost` in a thread.
-pub(super) fn run_sharer(
+pub(super) fn run_device_host(
     (id, key): (u64, String),
     device_host: DeviceHost,
     stop: Stop,

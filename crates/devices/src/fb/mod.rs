@@ -11,7 +11,7 @@ use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Kind, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -77,6 +77,10 @@ impl DeviceClass for Fb {
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         let flows = plain::video_flow().into_iter();
         Ok(flows.map(|flow| FlowOffer { class: FlowClass::State, ..flow }).collect())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        vec![NodeName::File(spec.target.clone().into())]
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -6,7 +6,7 @@ pub(crate) mod tests;
 use crate::plain::{self, os};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, NodeName, Opened, OptionKind,
     OptionSpec, Partner, Role, local,
 };
 use rustix::fs::{Mode, OFlags};
@@ -70,6 +70,13 @@ impl DeviceClass for File {
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Framing::of(spec)?;
         Ok(plain::forward_flow())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        match spec.options.flag("append") {
+            true => vec![NodeName::Appended(spec.target.clone().into())],
+            false => plain::file_nodes(&spec.target),
+        }
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -9,8 +9,8 @@ mod writer;
 use crate::stream::{Channel, StreamPartner};
 use crate::{plain, y4m};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, Opened, OptionKind,
-    OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, NodeName, Opened,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use reader::Reader;
 use writer::Writer;
@@ -55,6 +55,10 @@ impl DeviceClass for Mjpeg {
 
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Ok(plain::video_flow())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        plain::file_nodes(&spec.target)
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -35,8 +35,8 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, ModuleEntry, Opened,
-    OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, ModuleEntry, NodeName,
+    Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -164,7 +164,7 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
     let (listener, address) = TcpListener::bind(address)
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .and_then(|listener| listener.local_addr().map(|address| (listener, address)))
-        .map_err(|error| os(operation, error, Some("does another VNC server use it? Choose another port")))?;
+        .map_err(|error| os(operation, sys::port_user::explain(address, error), None))?;
     let mut properties = Writer::new();
     let name = match (spec.options.text("name"), like) {
         ("", Some(like)) => like.summary.as_str(),
@@ -290,6 +290,11 @@ impl DeviceClass for Rfb {
 
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Ok(plain::screen_flows(plain::is_view_only(spec)))
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        let address = listening_address(spec).ok().filter(|address| address.port() != 0);
+        address.map(NodeName::Listener).into_iter().collect()
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

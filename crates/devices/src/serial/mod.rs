@@ -16,7 +16,7 @@ use crate::stream::Channel;
 use application::{PathLink, Terminal};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
 use rustix::fs::{Access, Mode, OFlags};
@@ -25,7 +25,9 @@ use rustix::termios::{ControlModes, OptionalActions, tcgetattr, tcsetattr};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use wire::{Reader, Writer};
 
 /// The class `serial`, the device side.
@@ -41,6 +43,9 @@ const KEEP: &str = "keep";
 
 /// Longest path by which a port is found again.
 const IDENTITY_BYTES_MAX: usize = 4096;
+
+/// Time limit for a terminal to end whose process was killed.
+const EXIT_WAIT: Duration = Duration::from_secs(1);
 
 const OPTIONS: &[OptionSpec] = &[
     local(
@@ -248,6 +253,11 @@ impl DeviceClass for Pty {
         role == Role::Application
     }
 
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        let path = Some(&spec.target).filter(|path| !path.is_empty());
+        path.map(|path| NodeName::Link(path.into())).into_iter().collect()
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if role != Role::Application {
             return Err(wrong_side(self.name(), role));
@@ -319,13 +329,33 @@ fn pts_path(master: &OwnedFd) -> rustix::io::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsString::from_vec(ptsname(master, Vec::new())?.into_bytes())))
 }
 
+/// Returns whether a link leads to the pseudo-terminal that it was made for. The number of a terminal that has ended may
+/// belong to another one, which is younger than the link.
+fn is_live(link: &fs::Metadata, path: &Path) -> bool {
+    let made = |found: &fs::Metadata| (found.ctime(), found.ctime_nsec());
+    fs::metadata(path).is_ok_and(|terminal| made(&terminal) <= made(link))
+}
+
 /// Makes `path` a link to the pseudo-terminal. Replaces only a stale link to a pseudo-terminal.
 fn link(path: &Path, pts: &Path) -> Result<(), DeviceError> {
     let refused = |error| os(format!("linking {} to {}", path.display(), pts.display()), error, None);
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(refused(error)),
-        Ok(_) if fs::read_link(path).is_ok_and(|old| old.starts_with("/dev/pts")) => {
+        Ok(found) if fs::read_link(path).is_ok_and(|old| old.starts_with("/dev/pts")) => {
+            // The worker of an `attach` that was killed exits soon.
+            let until = Instant::now() + EXIT_WAIT;
+            while is_live(&found, path) && Instant::now() < until {
+                std::thread::sleep(EXIT_WAIT / 50);
+            }
+            if is_live(&found, path) {
+                return Err(DeviceError::Spec {
+                    what: format!("`pty:{}`", path.display()),
+                    problem: "another program has made it, and its terminal still exists: end that program, or choose \
+                              another path"
+                        .into(),
+                });
+            }
             fs::remove_file(path).map_err(refused)?;
         }
         Ok(_) => {

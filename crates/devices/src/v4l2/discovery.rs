@@ -136,11 +136,22 @@ pub(super) fn camera_again(target: &str, known: &Properties) -> Result<Node, Dev
     found.ok_or_else(|| wrong(target, format!("{} is not plugged in", known.card)))
 }
 
+/// Returns the output nodes of a target that [`sink`] opens.
+fn output_nodes(target: &str) -> Result<impl Iterator<Item = Node>, DeviceError> {
+    let is_free = move |node: &Node| {
+        node.is_output() && (!target.is_empty() || node.is_loopback() && !node.has_writer())
+    };
+    Ok(candidates(target)?.into_iter().filter(is_free))
+}
+
+/// Returns the paths of the output nodes of a target. A node that cannot be opened has none; [`sink`] returns the error.
+pub(super) fn sinks(target: &str) -> Vec<PathBuf> {
+    output_nodes(target).into_iter().flatten().map(|node| node.path).collect()
+}
+
 /// Returns the output node of a target; the first unused node of v4l2loopback if the target is empty.
 pub(super) fn sink(target: &str) -> Result<Node, DeviceError> {
-    let is_free =
-        |node: &Node| node.is_output() && (!target.is_empty() || node.is_loopback() && !node.has_writer());
-    if let Some(node) = candidates(target)?.into_iter().find(is_free) {
+    if let Some(node) = output_nodes(target)?.next() {
         return Ok(node);
     }
     Err(wrong(

@@ -16,7 +16,7 @@ use crate::plain::os;
 use camera::Camera;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use discovery::Node;
 use negotiate::PictureOptions;
@@ -102,6 +102,15 @@ impl DeviceClass for V4l2 {
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         picture_options(spec)?;
         Ok(camera_flows())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        let paths = match spec.target.starts_with('/') {
+            // A node with a writer may not report that it takes pictures.
+            true => vec![spec.target.clone().into()],
+            false => discovery::sinks(&spec.target),
+        };
+        paths.into_iter().map(NodeName::File).collect()
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -11,8 +11,8 @@ use crate::plain::{self, os};
 use crate::stream::{Channel, StreamPartner};
 use crate::{file, stdio};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, Opened, OptionKind,
-    OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, NodeName, Opened,
+    OptionKind, OptionSpec, Partner, Role, local,
 };
 use reader::Reader;
 use rustix::fs::FileType;
@@ -60,6 +60,10 @@ impl DeviceClass for Y4m {
 
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Ok(plain::video_flow())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        plain::file_nodes(&spec.target)
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
