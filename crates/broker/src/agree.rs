@@ -3,10 +3,10 @@
 //! The application host proposes pipelines as canonical text. The device host parses that text as untrusted input
 //! and answers with the final text, or with an error that names the pair it refuses.
 
-use contract::{Description, FlowDirection, FlowOffer, Format, Shared};
+use contract::{Description, FlowDirection, FlowOffer, Format, Options, Scope, Shared};
 use flow::types::FlowPlan;
 use modules::{Pipelines, registry};
-use pipeline::{Origin, Pipeline, Requirement};
+use pipeline::{Origin, PairUse, Pipeline, Requirement};
 use trust::keys::FlowKeys;
 use wire::control::AgreedFlow;
 
@@ -45,27 +45,62 @@ fn choose(
     offered: &Pipelines,
     proposed: (Option<&str>, Option<&str>),
 ) -> Result<Pipeline, String> {
-    let (own, proposal) = match offer.direction {
-        FlowDirection::DeviceToApplication => (&offered.via, proposed.0),
-        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1),
+    let (own, proposal, option) = match offer.direction {
+        FlowDirection::DeviceToApplication => (&offered.via, proposed.0, "--via"),
+        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1, "--via-back"),
     };
     let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
     match (required, proposal) {
         (Some(required), None) => Ok(required.clone()),
         (Some(required), Some(text)) => Requirement::new(required.clone())
             .accept(text, registry::pairs())
-            .map_err(|error| error.to_string()),
-        (None, Some(text)) => accept(own.as_ref(), text),
+            .map_err(|error| format!("{error}\ntype on the application host: --via {}", typed(required))),
+        (None, Some(text)) => accept(own.as_ref(), text, option),
         (None, None) => Ok(own.clone().unwrap_or_default()),
     }
 }
 
-/// Parses pipeline text from a peer. If the text equals this host's own pipeline, the own pipeline with its local
-/// options and links is used.
-fn accept(own: Option<&Pipeline>, text: &str) -> Result<Pipeline, String> {
+/// Parses pipeline text from a peer, who gave it as `option`. If the text equals this host's own pipeline, the own pipeline
+/// with its local options and links is used.
+fn accept(own: Option<&Pipeline>, text: &str, option: &str) -> Result<Pipeline, String> {
     let own = own.and_then(|own| Requirement::new(own.clone()).accept(text, registry::pairs()).ok());
-    let parse = || Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string());
+    let parse = || {
+        Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| match parse_own(text) {
+            Some(own) => {
+                format!("{error}\ntype on the device host: outboard share … {option} {}", typed(&own))
+            }
+            None => error.to_string(),
+        })
+    };
     own.map_or_else(parse, Ok)
+}
+
+/// Parses a pipeline as if this host's user had typed it: the user may name pairs and options that a peer may not.
+fn parse_own(text: &str) -> Option<Pipeline> {
+    Pipeline::parse(text, registry::pairs(), Origin::Local).ok()
+}
+
+/// Returns a pipeline as a word for a shell: without defaults, if that gives the same pipeline.
+fn typed(pipeline: &Pipeline) -> String {
+    let pair = |used: &PairUse| {
+        let defaults = Options::defaults(used.pair.options()).unwrap_or_default();
+        let is_agreed = |name: &str| {
+            used.pair.options().iter().any(|option| option.name == name && option.scope == Scope::Agreed)
+        };
+        let changed = used.options.iter().filter(|(name, value)| defaults.value(name) != Some(*value));
+        let changed = changed.filter(|(name, _)| is_agreed(name));
+        let options: Vec<_> = changed.map(|(name, value)| format!("{name}={value}")).collect();
+        match options.is_empty() {
+            true => used.pair.name().to_string(),
+            false => format!("{}({})", used.pair.name(), options.join(", ")),
+        }
+    };
+    let short = pipeline.pairs().iter().map(pair).collect::<Vec<_>>().join(" | ");
+    let text = match parse_own(&short) {
+        Some(same) if same.canonical() == pipeline.canonical() => &short,
+        _ => pipeline.canonical(),
+    };
+    shlex::try_quote(text).map_or_else(|_| "PIPELINE".into(), String::from)
 }
 
 /// Checks a pipeline that the peer proposes for a flow that already runs.
@@ -87,14 +122,17 @@ pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Re
     flows
         .iter()
         .map(|flow| {
-            let own = match flow.direction {
-                FlowDirection::DeviceToApplication => &own.via,
-                FlowDirection::ApplicationToDevice => &own.via_back,
+            let (own, option) = match flow.direction {
+                FlowDirection::DeviceToApplication => (&own.via, "--via"),
+                FlowDirection::ApplicationToDevice => (&own.via_back, "--via-back"),
             };
             let pipeline = match own {
                 Some(own) if own.canonical() == flow.pipeline => own.clone(),
                 _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer).map_err(|error| {
-                    format!("the other host answered with a pipeline that this host refuses: {error}")
+                    let words = parse_own(&flow.pipeline).map_or_else(String::new, |pipeline| {
+                        format!("\ntype here: outboard attach … {option} {}", typed(&pipeline))
+                    });
+                    format!("the other host answered with a pipeline that this host refuses: {error}{words}")
                 })?,
             };
             let pipeline = match own {

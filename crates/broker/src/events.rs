@@ -132,6 +132,24 @@ pub enum Event {
         /// Seconds of silence.
         seconds: f64,
     },
+    /// The other host was silent and missed messages of a device. Afterwards it got the present state, such as the pressed keys.
+    Missed {
+        /// The device's name.
+        name: String,
+        /// Their number. Some of the last ones before the silence may have arrived.
+        messages: u64,
+        /// `input events` of a keyboard, pointer or gamepad, or `messages`.
+        unit: &'static str,
+    },
+    /// A peer asked for a device that it may not use. The peer is told that there is no such device.
+    Forbidden {
+        /// Its name and address.
+        peer: String,
+        /// The device's name.
+        name: String,
+        /// The command that permits it.
+        remedy: String,
+    },
     /// A device is unavailable.
     DeviceGone {
         /// Its name.

@@ -37,7 +37,7 @@ use crate::change::{self, PipelineChangeBroker, Step};
 use crate::console::{Answer, DriverStatus, PeerStatus};
 use crate::control_link::{ControlLink, LinkError};
 use crate::events::Event;
-use contract::{FlowDirection, Role, Time};
+use contract::{FlowDirection, Format, Role, Time};
 use flow::stats::DriverStats;
 use flow::trace::FlowTrace;
 use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
@@ -248,6 +248,12 @@ impl<D> PeerSession<D> {
         match notice {
             Notice::Flow { flow, message } => self.link.put(&Control::Flow { flow, message })?,
             Notice::Incident(incident) => emit(Event::Module { name: name(), incident }),
+            Notice::Missed { direction, messages } => {
+                let plan = driver.plans.iter().find(|plan| plan.direction == direction);
+                let is_input = plan.is_some_and(|plan| matches!(plan.format, Format::Evdev | Format::Viewer));
+                let unit = if is_input { "input events" } else { "messages" };
+                emit(Event::Missed { name: name(), messages, unit });
+            }
             Notice::StoreFull(policy) => emit(Event::StoreFull { name: name(), policy: policy.word() }),
             Notice::Changed { direction, result } => {
                 let mut plans = driver.plans.iter_mut();

@@ -10,6 +10,7 @@ mod confirm;
 mod control;
 mod demo;
 mod doctor;
+mod log_lines;
 mod module;
 mod network_path;
 mod output;

@@ -1,6 +1,7 @@
 //! Output for people and scripts: one line or one JSON object for each event.
 
 use crate::arguments::Log;
+use crate::log_lines::{LogLines, counted};
 use broker::Event;
 use flow::raw_path::Connected;
 use flow::{DriverStats, FlowStats};
@@ -9,7 +10,6 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Failure of a command.
@@ -70,7 +70,7 @@ pub(crate) struct Events {
     stats: bool,
     /// The journal reads the log: each line begins with its level (`sd-daemon(3)`).
     journal: bool,
-    out: Mutex<Box<dyn Write + Send>>,
+    out: LogLines,
 }
 
 impl Events {
@@ -87,7 +87,7 @@ impl Events {
             true => Box::new(io::stderr()),
             false => Box::new(io::stdout()),
         };
-        Events { log, stats, journal, out: Mutex::new(out) }
+        Events { log, stats, journal, out: LogLines::new(out) }
     }
 
     /// Returns whether the reader of the log is a person, who can answer questions.
@@ -97,36 +97,38 @@ impl Events {
 
     /// Writes one event.
     pub(crate) fn emit(&self, event: Event) {
-        if matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. }) && !self.stats {
+        let is_periodic = matches!(event, Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. });
+        if is_periodic && !self.stats {
             return;
         }
         match self.log {
             Log::Events => self.emit_json(&event),
             Log::Json => self.emit_json(&Logged::now(&event)),
-            Log::Text if self.journal => self.line(&format!("<{}>{}", level(&event).0, describe(&event))),
-            Log::Text => self.line(&describe(&event)),
+            Log::Text => {
+                let level = if self.journal { format!("<{}>", level(&event).0) } else { String::new() };
+                let line = shown(&format!("{level}{}", describe(&event)));
+                if is_periodic { self.out.write_always(&line) } else { self.out.write(&line) }
+            }
         }
     }
 
     /// Writes the result of a command.
     pub(crate) fn emit_result(&self, result: &impl Serialize, text: &str) {
         match self.log {
-            Log::Text => self.line(text),
+            Log::Text => self.out.write_always(&shown(text)),
             Log::Json | Log::Events => self.emit_json(result),
         }
     }
 
     fn emit_json(&self, value: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(value) {
-            self.line(&text);
+            self.out.write_always(&shown(&text));
         }
     }
+}
 
-    fn line(&self, text: &str) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // A service continues after the reader of its log has closed it.
-        let _ = writeln!(out, "{}", printable(&continued(text))).and_then(|()| out.flush());
-    }
+fn shown(text: &str) -> String {
+    printable(&continued(text))
 }
 
 /// An event in the format of `--log json`.
@@ -153,6 +155,8 @@ fn level(event: &Event) -> (u8, &'static str) {
         | Event::Insecure { .. }
         | Event::Refused { .. }
         | Event::LinkLost { .. }
+        | Event::Missed { .. }
+        | Event::Forbidden { .. }
         | Event::DeviceGone { .. }
         | Event::Module { .. }
         | Event::StoreFull { .. } => (4, "warning"),
@@ -231,6 +235,12 @@ fn describe(event: &Event) -> String {
         Event::Detached { name, reason } => format!("{name} is no longer in use: {reason}"),
         Event::LinkLost { reason } => format!("link lost: {reason}"),
         Event::LinkBack { seconds } => format!("link restored after {seconds:.1} s"),
+        Event::Missed { name, messages, unit } => {
+            format!("{name}: {messages} {unit} were dropped while the link was lost")
+        }
+        Event::Forbidden { peer, name, remedy } => {
+            format!("{peer} asked for {name}, which it may not use: {remedy} permits it")
+        }
         Event::DeviceGone { name, reason } => format!("{name} is unavailable: {reason}"),
         Event::DeviceBack { name } => format!("{name} is available again"),
         Event::Module { name, incident } | Event::Worker { name, incident } => format!("{name}: {incident}"),
@@ -274,7 +284,7 @@ fn describe_connected(source: &str, sink: &str, moved: &Connected) -> String {
     for (reason, count) in drops {
         let _ = write!(text, ", {count} dropped ({reason})");
     }
-    for incident in incidents {
+    for incident in counted(incidents) {
         let _ = write!(text, "\n{incident}");
     }
     text
@@ -337,19 +347,7 @@ fn describe_flow(text: &mut String, direction: &str, flow: &FlowStats) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Written(std::sync::Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::log_lines::tests::Written;
 
     #[test]
     fn a_table_cell_stays_on_its_line() {
@@ -359,11 +357,11 @@ mod tests {
     #[test]
     fn text_of_other_hosts_starts_no_log_line() {
         let log = Written::default();
-        let out = Mutex::new(Box::new(log.clone()) as Box<dyn Write + Send>);
+        let out = LogLines::new(Box::new(log.clone()));
         let events = Events { log: Log::Text, stats: false, journal: true, out };
         let reason = "gone\n<0>offering root: a shell\r\n\x1b[2Jlistening on nothing".to_string();
         events.emit(Event::PeerLeft { peer: "studio".into(), reason });
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let text = log.text();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("<6>studio disconnected: gone"));
         assert!(lines.all(|line| line.starts_with("    ")), "{text:?}");

@@ -36,7 +36,7 @@ use crate::feedback::{FeedbackReader, SourceStatus};
 use crate::pipeline_change::PipelineChangeSource;
 use crate::recovery::RecoveryLog;
 use crate::trace::Departures;
-use crate::types::{DriverError, FlowPlan, PathContext, PathError, RunOutcome, Wake};
+use crate::types::{DriverError, FlowPlan, Notice, PathContext, PathError, RunOutcome, Wake};
 use audience::Audience;
 use change::SourceChange;
 use contract::{
@@ -72,6 +72,8 @@ pub struct SourcePath {
     drops: DropCounts,
     /// Messages in `drops` that the device's partner reported.
     device_drops: u64,
+    /// Messages in `drops` at the start of the peer's silence, until the next epoch begins.
+    drops_before_silence: Option<u64>,
     /// Traced records between the stages and the network.
     departures: Departures,
     log: Option<RecoveryLog>,
@@ -111,6 +113,7 @@ impl SourcePath {
             feedback: FeedbackReader::default(),
             drops,
             device_drops: 0,
+            drops_before_silence: None,
             departures: Departures::default(),
             log,
         };
@@ -161,6 +164,9 @@ impl SourcePath {
     /// Handles the peer's silence.
     pub fn handle_silence(&mut self) {
         self.audience.handle_silence();
+        if self.plan.class != FlowClass::Reliable {
+            self.drops_before_silence.get_or_insert(self.drops.total());
+        }
     }
 
     /// Handles the end of the peer's silence. The peer may have missed messages that were dropped meanwhile, so a new
@@ -261,6 +267,11 @@ impl SourcePath {
         self.unsent = None;
         self.stages.replace(fresh, EPOCH_ABANDONED, cx.now, &mut self.drops);
         self.drops.add(EPOCH_ABANDONED, self.source.restart_at(epoch));
+        if let Some(before) = self.drops_before_silence.take() {
+            let messages = self.drops.total().saturating_sub(before);
+            let missed = Notice::Missed { direction: self.plan.direction, messages };
+            cx.notices.extend((messages > 0).then_some(missed));
+        }
         self.save_ticket();
         self.lifecycle.handle_fresh_start();
         self.audience.handle_epoch();
@@ -495,7 +506,6 @@ fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Notice;
     use contract::{Format, Site};
     use modules::registry;
     use pipeline::{Origin, Pipeline};

@@ -79,6 +79,14 @@ pub enum Notice {
     },
     /// A replay store is full, for the first time since everything was acknowledged.
     StoreFull(StoreFull),
+    /// The peer was silent, and missed messages of the flow in this direction. They include unacknowledged ones, of which
+    /// some may have arrived.
+    Missed {
+        /// Direction of the flow.
+        direction: FlowDirection,
+        /// Their number.
+        messages: u64,
+    },
     /// The driver failed and cannot continue.
     Failed(String),
 }

@@ -236,4 +236,23 @@ impl Permit {
             }
         }
     }
+
+    /// Returns the commands that give `peer` access to a device, in the words of its owner; `None` if it has access.
+    pub fn remedy(&self, peer: &str, device: &str, allowed: &[PeerKey]) -> Option<String> {
+        let Permit::Peer { key, may_open } = self else { return None };
+        let restricted = may_open.as_ref().filter(|devices| !devices.iter().any(|known| known == device));
+        let lift = restricted.map(|devices| {
+            let words = devices.iter().map(String::as_str).chain([device]).map(quoted);
+            format!("`outboard peers restrict {} {}`", quoted(peer), words.collect::<Vec<_>>().join(" "))
+        });
+        let is_excluded = !allowed.is_empty() && !allowed.contains(key);
+        let add = is_excluded.then(|| format!("`--allow {}` at its `outboard share`", quoted(peer)));
+        let remedies: Vec<_> = lift.into_iter().chain(add).collect();
+        (!remedies.is_empty()).then(|| remedies.join(" and "))
+    }
+}
+
+/// Quotes a word for a shell. Other hosts choose their names.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| "?".into(), String::from)
 }

@@ -73,6 +73,7 @@ const FLOW_ENDED: u8 = 4;
 const INCIDENT: u8 = 5;
 const STORE_FULL: u8 = 6;
 const FAILED: u8 = 7;
+const MISSED: u8 = 10;
 const LINK_HELD_BACK: u8 = 8;
 const PARTNER_RETURNED: u8 = 9;
 
@@ -177,6 +178,9 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         }
         Notice::FlowEnded(direction) => drop(w.u8(FLOW_ENDED).u8(direction_byte(*direction))),
         Notice::Incident(incident) => drop(w.u8(INCIDENT).text(cut(incident))),
+        Notice::Missed { direction, messages } => {
+            w.u8(MISSED).u8(direction_byte(*direction)).u64(*messages);
+        }
         Notice::StoreFull(policy) => drop(w.u8(STORE_FULL).text(policy.word())),
         // A worker never sends this notice; the broker creates it.
         Notice::Restarted { end, .. } => drop(w.u8(INCIDENT).text(cut(end))),
@@ -208,6 +212,7 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         }
         FLOW_ENDED => Notice::FlowEnded(direction(r)?),
         INCIDENT => Notice::Incident(text(r, "incident")?),
+        MISSED => Notice::Missed { direction: direction(r)?, messages: r.u64("missed messages")? },
         STORE_FULL => Notice::StoreFull(store_full(r)?),
         FAILED => Notice::Failed(text(r, "reason")?),
         value => return Err(WireError::Value { what: "notice", value: value.into() }.into()),

@@ -165,6 +165,8 @@ fn reports() -> impl Strategy<Value = Report> {
             (directions(), prop::result::maybe_ok(".*", ".*"))
                 .prop_map(|(direction, result)| Notice::Changed { direction, result }),
             directions().prop_map(Notice::FlowEnded),
+            (directions(), any::<u64>())
+                .prop_map(|(direction, messages)| Notice::Missed { direction, messages }),
             ".*".prop_map(Notice::Incident),
             prop::sample::select(vec![StoreFull::Block, StoreFull::DropOldest, StoreFull::Close])
                 .prop_map(Notice::StoreFull),

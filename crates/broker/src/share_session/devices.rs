@@ -67,6 +67,11 @@ impl Session {
                 "the replay stores of this host are fully reserved (limit store_bytes_of_all={most})"
             ));
         }
+        let hidden = shared.values().find(|device| device.name == name);
+        let remedy = hidden.and_then(|device| self.permit.remedy(&self.name, name, &device.allow));
+        if let Some(remedy) = remedy {
+            emit(Event::Forbidden { peer: self.common.peer.clone(), name: name.into(), remedy });
+        }
         // A device without permission is reported like one that does not exist.
         let mut seen =
             shared.iter_mut().filter(|(_, device)| self.permit.covers(&device.name, &device.allow));
