@@ -326,6 +326,9 @@ fn here(line: &str, port: u16) -> String {
             line = line.replace(&format!("{before}{host}/"), &format!("{before}{own}/"));
         }
         line = line.replace(&format!(" {host} "), &format!(" {own} "));
+        if let Some(rest) = line.strip_suffix(&format!(" {host}")) {
+            line = format!("{rest} {own}");
+        }
     }
     match line.strip_prefix("outboard share ") {
         Some(rest) if !is_shown => format!("outboard share --listen {own} {rest}"),
