@@ -64,7 +64,7 @@ fn a_reload_interrupts_no_flow() {
 
     // A file with an error changes nothing.
     write(&[&stays[..], &["[[share]]\ndevice = 'smoke:1'\n".into()]].concat());
-    reload(&service).refused_with(1, "there is no device class `smoke`");
+    reload(&service).refused_with(1, "`smoke:1`");
     service.wait("warning");
     write(&[&stays[..], &[share("pattern:rate=5", "new", &listen)]].concat());
     assert_eq!(reload(&service).done().json(), serde_json::json!({"started": 1, "ended": 1, "unchanged": 2}));
