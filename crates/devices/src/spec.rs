@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn refusals_name_the_text_and_a_remedy() {
         let cases = [
-            ("seral:/dev/x", Role::Device, "did you mean `serial`"),
+            ("seral:/dev/x", Role::Device, "did you mean `serial:/dev/x`"),
             ("wibblewobble:x", Role::Device, "the classes are: "),
             ("serial", Role::Device, "write `serial:PATH`"),
             ("pattern:size", Role::Device, "`size` is not an option"),

@@ -493,20 +493,26 @@ fn partners_of_another_format_exchange_plain_bytes() {
 fn a_link_replaces_only_stale_links_and_is_removed_with_its_terminal() {
     let scratch = Scratch::new();
     let path = scratch.path("tty");
+    let refusal = || {
+        let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
+        class.open(&spec, Role::Application, None).unwrap_err().to_string()
+    };
     let first = terminal_at(&path, None);
-    let second = terminal_at(&path, None);
     let target = std::fs::read_link(&path).unwrap();
+    assert!(refusal().contains("its terminal still exists"), "{}", refusal());
+    assert_eq!(std::fs::read_link(&path).unwrap(), target, "the link of the first terminal");
     drop(first);
-    assert_eq!(std::fs::read_link(&path).unwrap(), target, "the link belongs to the second terminal");
-    drop(second);
     assert!(std::fs::symlink_metadata(&path).is_err(), "the link stays");
+    std::os::unix::fs::symlink("/dev/pts/999999", &path).unwrap();
+    let second = terminal_at(&path, None);
+    assert!(std::fs::read_link(&path).unwrap().exists(), "the stale link stays");
+    drop(second);
     for make in [
         |path: &str| std::fs::write(path, "precious"),
         |path: &str| std::os::unix::fs::symlink("/etc/hostname", path),
     ] {
         make(&path).unwrap();
-        let (class, spec) = crate::spec::parse(&format!("pty:{path}"), Role::Application).unwrap();
-        let error = class.open(&spec, Role::Application, None).unwrap_err().to_string();
+        let error = refusal();
         assert!(error.contains(&path) && error.contains("remove it"), "{error}");
         std::fs::remove_file(&path).unwrap();
     }
