@@ -90,13 +90,11 @@ fn features() -> impl Strategy<Value = Vec<Feature>> {
     vec(feature.prop_map(|(name, is_needed)| Feature { name, is_needed }), 0..4)
 }
 
-fn control() -> impl Strategy<Value = Control> {
-    let (name, reason) = (|| text(NAME_BYTES_MAX), || text(REASON_BYTES_MAX));
-    let (n32, n64, body) = (any::<u32>, any::<u64>, || blob(CONTROL_BODY_BYTES_MAX));
-    let pipeline = || option::of(text(PIPELINE_BYTES_MAX));
-    let key = || any::<[u8; 32]>().prop_map(PublicKey);
+/// `Hello` and `Welcome`.
+fn greeting() -> impl Strategy<Value = Control> {
+    let (name, n32, n64) = (|| text(NAME_BYTES_MAX), any::<u32>(), any::<u64>);
     prop_oneof![
-        (name(), option::of(token()), n64(), n32(), features()).prop_map(
+        (name(), option::of(token()), n64(), n32, features()).prop_map(
             |(host, resume, received, attempt, features)| Control::Hello {
                 host,
                 resume,
@@ -114,6 +112,16 @@ fn control() -> impl Strategy<Value = Control> {
                 features
             }
         ),
+    ]
+}
+
+fn control() -> impl Strategy<Value = Control> {
+    let (name, reason) = (|| text(NAME_BYTES_MAX), || text(REASON_BYTES_MAX));
+    let (n32, n64, body) = (any::<u32>, any::<u64>, || blob(CONTROL_BODY_BYTES_MAX));
+    let pipeline = || option::of(text(PIPELINE_BYTES_MAX));
+    let key = || any::<[u8; 32]>().prop_map(PublicKey);
+    prop_oneof![
+        greeting(),
         reason().prop_map(|reason| Control::Goodbye { reason }),
         (n32(), n64(), n64()).prop_map(|(id, sent, received)| Control::Ping { id, sent, received }),
         (n32(), n64(), n64(), n64()).prop_map(|(id, sent, received, replied)| Control::Pong {

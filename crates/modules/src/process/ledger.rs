@@ -24,7 +24,8 @@
 //! they were released before. If an era has become too long to be kept, its remaining messages are lost when the
 //! process dies.
 
-use super::checkpoint::{Saved, SavedInput};
+mod resume;
+
 use contract::{Attributes, Body, Bytes, Drop, Message, Port, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -724,51 +725,6 @@ impl Ledger {
         (self.era, self.is_truncated, self.is_lost) = (era, false, false);
         (self.outputs_to_skip, self.released, self.early_deaths) = (0, 0, 0);
         (self.drops_to_skip, self.counted_drops) = (0, 0);
-    }
-
-    /// Returns the kept inputs and the position in the era, for a ledger in another process. Withheld outputs are
-    /// left out: the next process makes them again.
-    pub(super) fn save(&self) -> Saved {
-        let input = |kept: &Kept| {
-            let mut message = kept.message.clone();
-            if self.framing != Framing::Bare {
-                let length = kept.bytes - kept_extra(self.framing);
-                message.body.skip_front(Container::BYTES);
-                message.body = message.body.split_off_front(length).unwrap_or_default();
-            }
-            SavedInput { message, era: kept.era, has_gap: kept.has_gap }
-        };
-        Saved {
-            has_finished: self.committed > 0,
-            is_truncated: self.is_truncated,
-            era: self.era,
-            newest_era: self.newest_era,
-            released: self.released,
-            counted_drops: self.counted_drops,
-            outputs: self.ready.iter().map(|(_, output)| output.clone()).collect(),
-            inputs: self.kept.iter().map(input).collect(),
-            finished: (self.committed - self.first) as usize,
-        }
-    }
-
-    /// Continues the ledger of another process in this new one, as after the death of a process.
-    pub(super) fn restore(&mut self, saved: Saved) {
-        for SavedInput { message, era, has_gap } in saved.inputs {
-            self.gap_pending = has_gap;
-            self.admit(message, era);
-        }
-        (self.era, self.newest_era) = (saved.era, saved.newest_era);
-        (self.released, self.counted_drops) = (saved.released, saved.counted_drops);
-        self.is_truncated = saved.is_truncated;
-        self.committed = self.first + saved.finished as u64;
-        self.on_death(0, true);
-        // The next process learns of the messages before its first one by a gap.
-        if saved.has_finished && !self.has_history {
-            match self.kept.front_mut() {
-                Some(next) => next.has_gap = true,
-                None => self.gap_pending = true,
-            }
-        }
     }
 
     fn restart(&mut self, first: u64) {
