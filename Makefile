@@ -90,6 +90,7 @@ package: setup
 # Packages of two copies of this commit are equal; they are installed, upgraded and removed. Needs root and Debian.
 prove-package: setup
 	@packaging/prove
+	@cargo build --quiet --locked -p outboard && lab/vm-test tests/vm/long
 
 setup:
 	@scripts/setup
