@@ -87,7 +87,7 @@ install-program:
 package: setup
 	@packaging/package $(TARGET)/package
 
-# Packages of two copies of this commit are equal; they are installed, upgraded and removed. Needs root and Debian.
+# Packages of two copies of this commit are equal; they are installed, upgraded and removed. The long tests of the virtual machine. Needs root and Debian.
 prove-package: setup
 	@packaging/prove
 	@cargo build --quiet --locked -p outboard && lab/vm-test tests/vm/long

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `serial-port` | `/dev/ttyUSB0` | a pseudo-terminal, on every machine |
 //! | `x11` | `:0` | `Xvfb`, on machines with its package |
-//! | others, such as `gamepad` | a path of a device | those that [`HAVE`] names, in the virtual machine (`tests/vm/guide`) |
+//! | others, such as `gamepad` | a path of a device | those that [`HAVE`] names, in the virtual machine (`tests/vm/long/guide`) |
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::{File, OpenOptions};
