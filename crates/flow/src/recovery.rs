@@ -3,7 +3,7 @@
 //! The broker holds the memory too. A driver has one region, with a part for each of its flows:
 //!
 //! ```text
-//! 0       words: valid ticket, ring ends, counters (VALID_TICKET ... DEVICE_STATE)
+//! 0       words: valid ticket, ring ends, counters (VALID_TICKET ... LOSSES)
 //! 4 KiB   ticket 1
 //! 16 KiB  ticket 2
 //! 24 KiB  device state of the partner
@@ -14,6 +14,9 @@
 //! A ticket ([`wire::ticket`]) is written to the slot that is not valid; then one store to `VALID_TICKET` makes it
 //! valid. Every update works like this: the data first, then one store of a word. A crash between two instructions
 //! leaves either the old state or the new one.
+//!
+//! A new worker adds the volatile messages of the previous one to the losses, and clears them. These are several words, so
+//! [`VALID_LOSSES`] has a step between: "added, not yet cleared". A worker that finds it clears without adding.
 //!
 //! A sink retransmits nothing, so it keeps a checkpoint of its stages in place of the ring. The ticket names the valid
 //! half. The source retransmits from the position of the checkpoint, so checkpoint, ticket and acknowledgement advance
@@ -49,20 +52,20 @@ const ENDS: usize = 8;
 /// set during a push.
 const PROGRESS: usize = 16;
 const PARTIAL_BITS: u32 = 28;
-/// Messages that the stages of a source hold, from bit 1; bit 0 is set while messages are read from the device.
-const HELD: usize = 24;
-/// Messages lost in the stages, and messages possibly lost, by all previous workers.
-const LOST: usize = 32;
-const IN_DOUBT: usize = 40;
-/// Bytes read from the device that are in no message yet, and the bytes lost like this by all previous workers.
-const AHEAD: usize = 48;
-const AHEAD_LOST: usize = 56;
+/// Volatile messages and bytes, those that exist only in the worker: bit 0 is set while messages are read from the device; from
+/// bit 1, messages that the stages of a source hold; from bit 24, bytes read from the device that are in no message yet.
+const VOLATILE: usize = 24;
+const AHEAD_SHIFT: u32 = 24;
 /// Messages that all workers so far counted as dropped.
-const DROPPED: usize = 64;
+const DROPPED: usize = 32;
 /// Length of the partner's device state ([`RecoveryCtl::SaveState`]) plus one; 0 if none was saved. `DEVICE_STATE_AT` is
 /// its offset.
-const DEVICE_STATE: usize = 72;
+const DEVICE_STATE: usize = 40;
 const DEVICE_STATE_AT: usize = 24 << 10;
+/// Bit 1: the valid one of the two copies of the losses. Bit 0: they contain the volatile messages, which are not cleared yet.
+const VALID_LOSSES: usize = 48;
+/// Each copy of the losses of all previous workers: messages lost in the stages, messages possibly lost, bytes read ahead.
+const LOSSES: [usize; 2] = [56, 80];
 /// Bytes of an entry's length.
 const LENGTH_BYTES: usize = 4;
 
@@ -113,14 +116,12 @@ pub fn has_device_state(memory: &OwnedFd, limits: &Limits) -> bool {
 /// device. Messages in flight count as lost or in doubt.
 pub fn carry_over(prev: OwnedFd, next: OwnedFd, limits: &Limits) -> io::Result<()> {
     for (mut prev, next) in map(prev, limits)?.into_iter().zip(map(next, limits)?) {
-        let in_transfer = prev.load(HELD) & 1 | prev.load(PROGRESS) & 1;
+        let in_transfer = prev.load(VOLATILE) & 1 | prev.load(PROGRESS) & 1;
         let unacknowledged = prev.records().map_or(0, |records| records.len() as u64);
-        let held = prev.load(HELD) >> 1;
-        let losses = prev.add_losses(held, in_transfer.saturating_add(unacknowledged));
-        let Losses { held, in_doubt, ahead_bytes, dropped } = losses;
-        [(LOST, held), (IN_DOUBT, in_doubt), (AHEAD_LOST, ahead_bytes), (DROPPED, dropped)]
-            .into_iter()
-            .for_each(|(at, value)| next.store(at, value));
+        let progress = prev.load(PROGRESS);
+        let losses = prev.add_losses(in_transfer.saturating_add(unacknowledged), progress);
+        next.store_losses(0, &losses);
+        next.save_dropped(losses.dropped);
         if let Some(state) = prev.device_state() {
             next.store_device_state(&state);
         }
@@ -215,6 +216,10 @@ impl RecoveryLog {
     }
 
     fn store(&self, at: usize, value: u64) {
+        #[cfg(test)]
+        if tests::is_killed() {
+            return;
+        }
         if let Some(word) = self.word(at) {
             word.store(value, Ordering::Release);
         }
@@ -225,8 +230,8 @@ impl RecoveryLog {
         self.entries.clear();
         self.has_gap = false;
         (self.pushed, self.settled, self.checkpoint) = (0, 0, (0, 0));
-        let words = [VALID_TICKET, ENDS, PROGRESS, HELD, LOST, IN_DOUBT, AHEAD, AHEAD_LOST, DROPPED];
-        words.into_iter().for_each(|at| self.store(at, 0));
+        [VALID_TICKET, ENDS, PROGRESS, VOLATILE, DROPPED, VALID_LOSSES].into_iter().for_each(|at| self.store(at, 0));
+        self.store_losses(0, &Losses::default());
         self
     }
 
@@ -329,25 +334,41 @@ impl RecoveryLog {
     pub fn source(&mut self) -> Option<SavedSource> {
         let (FlowTicket::Source(ticket), _, _, pipeline) = self.ticket()? else { return None };
         let records = self.records();
-        let held = self.load(HELD);
-        Some(SavedSource { ticket, pipeline, records, losses: self.add_losses(held >> 1, held & 1) })
+        let losses = self.add_losses(self.load(VOLATILE) & 1, self.load(PROGRESS));
+        Some(SavedSource { ticket, pipeline, records, losses })
     }
 
-    /// Adds to the losses of all workers.
-    fn add_losses(&mut self, held: u64, in_doubt: u64) -> Losses {
-        let held = self.load(LOST).saturating_add(held);
-        let in_doubt = self.load(IN_DOUBT).saturating_add(in_doubt);
-        let ahead_bytes = self.load(AHEAD_LOST).saturating_add(self.load(AHEAD));
-        [(LOST, held), (IN_DOUBT, in_doubt), (AHEAD_LOST, ahead_bytes), (HELD, 0), (AHEAD, 0)]
-            .into_iter()
-            .for_each(|(at, value)| self.store(at, value));
+    /// Adds the volatile messages, and `in_doubt` others, to the losses of all workers, and clears them; `progress` is the
+    /// value of `PROGRESS` from then on.
+    fn add_losses(&self, in_doubt: u64, progress: u64) -> Losses {
+        let valid = self.load(VALID_LOSSES);
+        let mut copy = valid >> 1 & 1;
+        if valid & 1 == 0 {
+            let volatile = self.load(VOLATILE);
+            let mut losses = self.losses();
+            losses.held = losses.held.saturating_add((volatile & ((1 << AHEAD_SHIFT) - 1)) >> 1);
+            losses.in_doubt = losses.in_doubt.saturating_add(in_doubt);
+            losses.ahead_bytes = losses.ahead_bytes.saturating_add(volatile >> AHEAD_SHIFT);
+            copy = 1 - copy;
+            self.store_losses(copy as usize, &losses);
+            self.store(VALID_LOSSES, copy << 1 | 1);
+        }
+        self.store(VOLATILE, 0);
+        self.store(PROGRESS, progress);
+        self.store(VALID_LOSSES, copy << 1);
         self.losses()
+    }
+
+    fn store_losses(&self, copy: usize, losses: &Losses) {
+        for (index, value) in [losses.held, losses.in_doubt, losses.ahead_bytes].into_iter().enumerate() {
+            self.store(LOSSES[copy] + 8 * index, value);
+        }
     }
 
     /// Returns the losses of all previous workers.
     pub fn losses(&self) -> Losses {
-        let [held, in_doubt, ahead_bytes, dropped] =
-            [LOST, IN_DOUBT, AHEAD_LOST, DROPPED].map(|at| self.load(at));
+        let at = LOSSES[(self.load(VALID_LOSSES) >> 1 & 1) as usize];
+        let [held, in_doubt, ahead_bytes, dropped] = [at, at + 8, at + 16, DROPPED].map(|at| self.load(at));
         Losses { held, in_doubt, ahead_bytes, dropped }
     }
 
@@ -364,8 +385,6 @@ impl RecoveryLog {
         let is_abandoned = progress >> PARTIAL_BITS < settled;
         self.pushed = (progress >> PARTIAL_BITS).max(settled);
         (self.settled, self.checkpoint) = (settled, checkpoint);
-        self.store(PROGRESS, if is_abandoned { settled << PARTIAL_BITS } else { progress & !1 });
-        let held = self.load(HELD) >> 1;
         let mut bytes = vec![0; checkpoint.1];
         self.shared.copy_out(self.checkpoint_at(checkpoint.0), &mut bytes).then_some(())?;
         Some(SavedSink {
@@ -374,21 +393,22 @@ impl RecoveryLog {
             checkpoint: bytes.into(),
             accepted: self.pushed - settled,
             partial_bytes: if is_abandoned { 0 } else { progress >> 1 & ((1 << (PARTIAL_BITS - 1)) - 1) },
-            losses: self.add_losses(held, progress & 1),
+            losses: self.add_losses(
+                progress & 1,
+                if is_abandoned { settled << PARTIAL_BITS } else { progress & !1 },
+            ),
         })
     }
 
     /// Notes that a read from the device starts or continues. `held` messages and `ahead_bytes` exist only in this
     /// process.
     pub fn begin_read(&self, held: usize, ahead_bytes: u64) {
-        self.store(AHEAD, ahead_bytes);
-        self.store(HELD, (held as u64) << 1 | 1);
+        self.store(VOLATILE, volatile(held, ahead_bytes) | 1);
     }
 
     /// Notes that the read is complete. `held` messages and `ahead_bytes` exist only in this process.
     pub fn end_read(&self, held: usize, ahead_bytes: u64) {
-        self.store(AHEAD, ahead_bytes);
-        self.store(HELD, (held as u64) << 1);
+        self.store(VOLATILE, volatile(held, ahead_bytes));
     }
 
     /// Notes that a push to the partner or a flush starts.
@@ -424,6 +444,12 @@ impl RecoveryLog {
     }
 }
 
+/// Returns the word of the volatile messages and bytes ([`VOLATILE`]); each is limited to its bits.
+fn volatile(held: usize, ahead_bytes: u64) -> u64 {
+    let held = (held as u64).min((1 << (AHEAD_SHIFT - 1)) - 1);
+    ahead_bytes.min(u64::MAX >> AHEAD_SHIFT) << AHEAD_SHIFT | held << 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,7 +462,18 @@ mod tests {
     use modules::registry;
     use pipeline::{Origin, Pipeline};
     use proptest::prelude::*;
+    use std::cell::Cell;
     use wire::Container;
+
+    thread_local! {
+        /// Stores until the worker of this thread is killed.
+        static STORES_LEFT: Cell<u32> = const { Cell::new(u32::MAX) };
+    }
+
+    /// Counts a store; returns whether the worker was killed before it.
+    pub fn is_killed() -> bool {
+        STORES_LEFT.replace(STORES_LEFT.get().saturating_sub(1)) == 0
+    }
 
     fn limits() -> Limits {
         Limits { store_bytes: 1 << 16, store_messages: 64, ..Limits::default() }
@@ -482,7 +519,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_memory_is_validated(words in prop::collection::vec((0usize..10, any::<u64>()), 0..8), at in 0usize..40_000, value in any::<u64>()) {
+        fn hostile_memory_is_validated(words in prop::collection::vec((0usize..13, any::<u64>()), 0..8), at in 0usize..40_000, value in any::<u64>()) {
             let memory = memory(&limits()).unwrap();
             let [mut log, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
             log.save_ticket(&source(1), "");
@@ -611,6 +648,24 @@ mod tests {
         let lost = Losses { held: 5, ahead_bytes: 105, ..lost };
         assert_eq!(read().source().unwrap().losses, lost);
         assert_eq!(read().cleared().source().map(|saved| saved.losses), None);
+    }
+
+    /// The next worker is killed too, between any two stores of its resumption.
+    #[test]
+    fn losses_count_once_whenever_the_next_worker_is_killed() {
+        for stores in 0..12 {
+            let memory = memory(&limits()).unwrap();
+            let read = || map(memory.try_clone().unwrap(), &limits()).unwrap().into_iter().next().unwrap();
+            let mut log = read();
+            log.save_ticket(&source(0), "");
+            log.begin_read(3, 100);
+            let killed = read();
+            STORES_LEFT.set(stores);
+            let _ = killed.add_losses(1, 0);
+            STORES_LEFT.set(u32::MAX);
+            let lost = Losses { held: 3, in_doubt: 1, ahead_bytes: 100, dropped: 0 };
+            assert_eq!(read().source().unwrap().losses, lost, "killed after {stores} stores");
+        }
     }
 
     /// Saves device state once it has some, and records the state that it is given.
