@@ -43,7 +43,7 @@ impl Bomber {
             (Attack::Member, None) => ["device", "exec:sleep 1000", "--via", "null"],
             _ => ["spring", "exec:sleep 1000", "--via", "null"],
         };
-        let target = format!("{}/{name}", setting.address);
+        let target = format!("device-host@{}/{name}", setting.address);
         [&target, "--as", application, option, pipeline].map(String::from)
     }
 }

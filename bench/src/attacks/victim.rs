@@ -157,6 +157,9 @@ impl Drop for Probe {
     }
 }
 
+/// The decoy's port over loopback. Fixed ports, and those of pairing beside them, are outside the range of ephemeral ports.
+const DECOY_PORT: u16 = PORT + 2;
+
 /// A device host that may be attacked.
 pub(super) struct DeviceHost {
     processor: Processor,
@@ -178,7 +181,7 @@ impl DeviceHost {
         let swallowed = Arc::<AtomicU64>::default();
         swallow(UnixListener::bind(&toy)?, swallowed.clone(), priority);
         let listen = match place {
-            Place::Loopback => "127.0.0.1:0".into(),
+            Place::Loopback => format!("127.0.0.1:{}", if name == "decoy" { DECOY_PORT } else { PORT }),
             Place::Lab => format!("{ADDRESS_A}:{PORT}"),
         };
         let (both, is_shared) = (["owner", Relation::Guest.name()], attack == Attack::Member);
@@ -286,7 +289,7 @@ impl Victim {
         let mut command = command(lab.as_ref(), "b", directory, ("owner", "owner"))?;
         command.args([
             "attach",
-            &format!("{transport}://{}/device", device_host.address),
+            &format!("{transport}://device-host@{}/device", device_host.address),
             "--as",
             &format!("pty:{}", out.display()),
         ]);
