@@ -42,9 +42,10 @@
 //! 7. *Data connections.* [`ApplicationHost::dial`] connects and introduces them. [`Session::accept`] checks the
 //!    introduction, and [`Session::link`] or [`Session::link_datagrams`] passes the socket to the worker and confirms
 //!    with `Linked`.
-//! 8. *Return.* [`PeerSession::handle_link_back`] ends the silence on each host. On the new data connection, the
-//!    source of a reliable flow retransmits the unacknowledged records from its replay store. So does the source of a
-//!    state flow, if the link was not silent; after a silence it begins a new epoch with a snapshot.
+//! 8. *Return.* [`PeerSession::handle_link_back`] ends the silence: on the device host in step 5, on the application host after
+//!    step 6. On the new data connection, the source of a reliable flow retransmits the unacknowledged records from its
+//!    replay store. So does the source of a state flow, if the link was not silent; after a silence it begins a new epoch
+//!    with a snapshot.
 //!
 //! A data connection can also fail alone. The worker reports `LinkFailed`, the device host asks for another connection
 //! with `Unlinked`, and the application host continues with step 7.
