@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use support::display::Display;
 use support::{PATIENCE, Scratch, Service, children, outboard, workers_of};
 use wire::Container;
 
@@ -756,4 +757,36 @@ fn a_worker_that_crashes_immediately_is_not_restarted_forever() {
         workers_of(&attach.child).into_iter().for_each(kill);
     }
     assert_eq!(end_of(attach), Some(1));
+}
+
+/// The next worker of a screen, and of its window, connects to the X server again: the connection of the killed one cannot be used.
+#[test]
+fn a_screen_and_its_window_survive_a_kill_of_either_worker() {
+    let (Some(there), Some(here)) = (Display::start(), Display::start()) else { return };
+    if !testkit::skip::has_program("xdotool", "xdotool") {
+        return;
+    }
+    let windows = || {
+        let mut search = std::process::Command::new("xdotool");
+        search.args(["search", "--onlyvisible", "--name", "."]).env("DISPLAY", &here.name);
+        let found = search.output().unwrap();
+        String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (mut share, address) = Service::share(&format!("x11:{}", there.name), &["--name", "screen"]);
+    let window = format!("window:{}", here.name);
+    let mut attach = Service::start(&["attach", &format!("{address}/screen"), "--as", &window, "--stats"]);
+    attach.wait("attached");
+    support::wait_until("the window", || windows().len() == 1);
+    attach.flows(1);
+    kill(worker_of(&share.child));
+    share.wait("worker");
+    attach.flows(2);
+    let [old] = &windows()[..] else { panic!("not one window") };
+    kill(worker_of(&attach.child));
+    attach.wait("worker");
+    support::wait_until("another window", || matches!(&windows()[..], [new] if new != old));
+    attach.flows(1);
+    let is_gone = |event: &Value| event["event"] == "device-gone";
+    assert!(!share.seen.iter().chain(&attach.seen).any(is_gone), "{:?}", share.seen);
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }

@@ -263,6 +263,12 @@ pub trait DeviceClass: Sync {
         self.open(spec, role, Some(known))
     }
 
+    /// Returns new descriptors for the next worker, if the connection behind the present ones has a state that the exited worker
+    /// alone knew. `None` if the next worker can continue with them.
+    fn renew(&self, _opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+        Ok(None)
+    }
+
     /// Removes leftovers of an opened device, such as a name in the file system. The broker calls it after the
     /// partner is dropped, because a locked worker cannot remove them.
     fn release(&self, _opened: &Opened) {}

@@ -39,7 +39,7 @@ pub fn explain(address: SocketAddr, error: io::Error) -> io::Error {
         ),
         None => io::Error::new(
             error.kind(),
-            "address already in use by a process of another user: choose another port",
+            "address already in use, by a connection or by a process of another user: choose another port",
         ),
     }
 }

@@ -91,6 +91,20 @@ impl SupervisedDriver {
             && self.ports.iter().all(|port| can(&port.origin))
     }
 
+    /// Replaces the descriptors with which the next worker could not continue. If that fails, it finds out by itself, and
+    /// the device counts as gone.
+    fn renew(&mut self) {
+        let origins = self.device.iter_mut().chain(self.ports.iter_mut().map(|port| &mut port.origin));
+        for origin in origins {
+            if let PartnerOrigin::Opened(opened) = origin
+                && let Some(class) = registry::device_class(&opened.spec.class)
+                && let Ok(Some(descriptors)) = class.renew(opened)
+            {
+                opened.descriptors = descriptors;
+            }
+        }
+    }
+
     /// Returns the commands that add the driver to a process.
     fn commands(&self, driver: u32) -> io::Result<Vec<Command>> {
         let missing = |part: &str| io::Error::new(io::ErrorKind::NotFound, format!("its {part} is missing"));
@@ -374,8 +388,9 @@ impl Workers {
         }
         let device = Some(PartnerOrigin::Opened(Box::new(opened)));
         let (traces_due, is_device_gone, waiting) = (0, false, None);
-        let supervised =
+        let mut supervised =
             SupervisedDriver { device, ports, memory, plan, traces_due, is_device_gone, waiting };
+        supervised.renew();
         self.add(driver, Box::new(supervised))
     }
 
@@ -636,7 +651,8 @@ impl Workers {
     }
 
     /// Adds a driver to a new process after its worker exited with `end`.
-    fn restart(&mut self, driver: u32, supervised: Box<SupervisedDriver>, end: &str) {
+    fn restart(&mut self, driver: u32, mut supervised: Box<SupervisedDriver>, end: &str) {
+        supervised.renew();
         let is_seen = !supervised.plan.transport.class.is_datagram();
         let added = match self.immediate_crashes < RESTARTS_MAX {
             true => self.add(driver, supervised),

@@ -6,10 +6,9 @@
 //! | `x11` | `:0` | `Xvfb`, on machines with its package |
 //! | others, such as `gamepad` | a path of a device | those that [`HAVE`] names, in the virtual machine (`tests/vm/long/guide`) |
 
+use crate::support::display::Display;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 
 /// The environment variable with the hardware of this machine: `NEED NAME-ON-THE-PAGE NAME-HERE`, separated by commas.
 pub(crate) const HAVE: &str = "OUTBOARD_PAGES_HAVE";
@@ -26,7 +25,7 @@ pub(crate) struct Hardware {
     items: Vec<Item>,
     /// Both ends of the serial line, open so that it stays.
     _line: [File; 2],
-    server: Option<Child>,
+    _display: Option<Display>,
 }
 
 impl Hardware {
@@ -38,15 +37,13 @@ impl Hardware {
         };
         let (line, port) = serial_line();
         let mut items = vec![item("serial-port", &[["/dev/ttyUSB0", &port]])];
-        let mut server = None;
-        if needs_screen && testkit::skip::has_program("Xvfb", "xvfb") {
-            let (child, display) = x_server();
-            let (class, own) = (format!("x11:{display}"), format!(" {display}"));
+        let display = needs_screen.then(Display::start).flatten();
+        if let Some(Display { name, .. }) = &display {
+            let (class, own) = (format!("x11:{name}"), format!(" {name}"));
             items.push(item("x11", &[["x11::0", &class], [" :0", &own]]));
-            server = Some(child);
         }
         items.extend(given().into_iter().map(|(need, names)| Item { need, names }));
-        Hardware { items, _line: line, server }
+        Hardware { items, _line: line, _display: display }
     }
 
     /// Returns true if this machine has all of `needs`.
@@ -64,15 +61,6 @@ impl Hardware {
     pub(crate) fn display(&self) -> Option<&str> {
         let x11 = self.items.iter().find(|item| item.need == "x11")?;
         x11.names[0][1].strip_prefix("x11:")
-    }
-}
-
-impl Drop for Hardware {
-    fn drop(&mut self) {
-        if let Some(server) = &mut self.server {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
     }
 }
 
@@ -99,14 +87,4 @@ fn serial_line() -> ([File; 2], String) {
     let port = ptsname(&device, Vec::new()).unwrap().into_string().unwrap();
     let kept = OpenOptions::new().read(true).write(true).open(&port).unwrap();
     ([device.into(), kept], port)
-}
-
-/// Starts an X server with a virtual screen. Returns it with its display.
-fn x_server() -> (Child, String) {
-    let mut command = Command::new("Xvfb");
-    command.args(["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", "640x480x24"]);
-    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut number = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut number).unwrap();
-    (server, format!(":{}", number.trim()))
 }

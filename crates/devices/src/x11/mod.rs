@@ -38,6 +38,7 @@ use contract::{
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// The screen of a display.
@@ -98,6 +99,11 @@ fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened
     Ok(Opened { spec, role, description, descriptors: vec![socket, memory] })
 }
 
+/// Connects again: a server counts the requests of a connection, and only the exited worker knew the count.
+fn renew(opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+    Ok(Some(open(&opened.spec, opened.role, None)?.descriptors))
+}
+
 /// Lists a display of this host; `None` for the socket of a server that has ended. The problem says why a connection
 /// fails.
 fn listing(display: String) -> Option<Listing> {
@@ -156,6 +162,10 @@ impl DeviceClass for X11 {
         open(spec, role, None)
     }
 
+    fn renew(&self, opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+        renew(opened)
+    }
+
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let spec = opened.spec.clone();
         let screen = connect::screen_number(&spec.target)?;
@@ -187,6 +197,10 @@ impl DeviceClass for Window {
             like.summary.chars().filter(|letter| matches!(letter, ' '..='~')).take(TITLE_MAX).collect()
         });
         open(spec, role, Some(title))
+    }
+
+    fn renew(&self, opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+        renew(opened)
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
