@@ -63,7 +63,7 @@ install: setup
 	$(MAKE) install-program
 	install $(addprefix $(TARGET)/release/,outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
 
-# PROGRAM, its manual page, completions, units for systemd and documentation.
+# PROGRAM, its manual page, completions, units for systemd, the SDKs and documentation.
 SHARE = $(DESTDIR)$(PREFIX)/share
 LIB = $(DESTDIR)$(PREFIX)/lib
 install-program:
@@ -81,7 +81,11 @@ install-program:
 	install -m 644 packaging/systemd/outboard.sysusers $(LIB)/sysusers.d/outboard.conf
 	install -m 644 packaging/systemd/outboard.tmpfiles $(LIB)/tmpfiles.d/outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
-	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md $(SHARE)/doc/outboard
+	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md docs/reference/modules.md $(SHARE)/doc/outboard
+	install -d $(addprefix $(SHARE)/outboard/sdk/,python c js)
+	install -m 644 sdk/python/outboard_module.py $(SHARE)/outboard/sdk/python
+	install -m 644 sdk/c/outboard_module.h $(SHARE)/outboard/sdk/c
+	install -m 644 sdk/js/outboard-module.js $(SHARE)/outboard/sdk/js
 
 # A .deb, and a tarball with a static program, below target/package.
 package: setup

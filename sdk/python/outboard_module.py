@@ -204,6 +204,8 @@ class _Runner:
             self.push(made, self.created)
         elif isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], int):
             self.push(*made)
+        elif isinstance(made, (str, int, float)):
+            raise ModuleError("returned %r: a message is bytes, as in text.encode()" % (made,))
         else:
             for one in made:
                 self.emit(one)

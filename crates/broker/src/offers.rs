@@ -443,7 +443,9 @@ pub fn check_offer(device: &ShareDevice, names: &mut Vec<String>) -> Result<(), 
 }
 
 fn taken(name: &str) -> ServiceError {
-    ServiceError::Usage(format!("two devices are called `{name}`: give one another name (--name)"))
+    ServiceError::Usage(format!(
+        "two devices are called `{name}`: give one another name (`--name`, in a run file `name`)"
+    ))
 }
 
 /// Returns the device's name in the catalogue.

@@ -11,7 +11,7 @@ pub(crate) fn bench(words: &[OsString]) -> Result<(), Failure> {
     let program = own.with_file_name("outboard-bench");
     if !program.is_file() {
         return Err(Failure::Failed(format!(
-            "{} is not installed: run `make install`, or `(cd bench && cargo build --release)` in the source",
+            "{} is not installed. The packages do not have it: run `make install` in the source",
             program.display()
         )));
     }

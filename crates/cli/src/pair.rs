@@ -117,7 +117,11 @@ fn show(trust: Trust, words: &Pair, events: &Events) -> Result<Paired, Failure> 
     events.emit_result(&PairEvent::Code { code: &code, address, command: &command }, &text);
     let mut tell_user = |incident| match incident {
         PairingIncident::WrongGuess { left } => {
-            let text = format!("wrong code received; {left} more wrong codes end the pairing");
+            let text = match left {
+                0 => "wrong code received: the pairing ends".into(),
+                1 => "wrong code received; one more ends the pairing".into(),
+                left => format!("wrong code received; {left} more end the pairing"),
+            };
             events.emit_result(&PairEvent::WrongGuess { guesses_left: left }, &text);
         }
         PairingIncident::Crowded { address } => {

@@ -72,6 +72,9 @@ struct View {
     hosts: Vec<Host>,
     /// Processes that did not answer within [`INTERVAL`].
     silent: Vec<i32>,
+    /// A process has answered, perhaps without a flow.
+    #[serde(skip)]
+    has_services: bool,
 }
 
 /// Counters of a flow at one time, and the rates since the reading before.
@@ -135,6 +138,7 @@ impl Watch {
         let (mut flows, mut hosts) = (Vec::new(), Vec::new());
         let mut readings = BTreeMap::new();
         let Survey { statuses, silent } = survey(INTERVAL)?;
+        let has_services = !statuses.is_empty();
         for (console, status) in statuses {
             let (process, role) = (status.process, &status.role);
             hosts.extend(status.peers.iter().cloned().map(|peer| Host { process, role: role.clone(), peer }));
@@ -150,7 +154,7 @@ impl Watch {
             }
         }
         self.readings = readings;
-        Ok(View { flows, hosts, silent })
+        Ok(View { flows, hosts, silent, has_services })
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::users::User;
 use support::{Ended, end, wait_until};
 
@@ -89,6 +89,12 @@ fn a_key_line_is_added_once_and_never_by_mistake() {
     let mut fed = user.command(&["peers", "add", "-"]);
     fed.stdin(fs::File::open(user.0.path("lines")).unwrap());
     end(fed.spawn().unwrap(), "peers add").refused(2, &["line 3: `7` is no key"]);
+    // The command before the pipe has failed.
+    let mut unfed = user.command(&["peers", "add", "-"]);
+    unfed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    end(unfed.spawn().unwrap(), "peers add").refused(2, &["no key line", "before the pipe"]);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    user.says(&["peers", "add", file]).refused(2, &["outboard peers add - <"]);
     assert_eq!(user.says(&["peers", "export"]).done().text(), exported);
     // A host that was installed again has another key: its owner decides.
     user.says(&["peers", "add", &format!("ed25519 {other} lab"), "--name", "desk", "--replace"]).done();

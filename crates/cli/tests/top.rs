@@ -41,6 +41,8 @@ fn top_fits_80_columns_and_uses_more() {
     let name = "a sensor with a name that is longer than the column of its flow";
     let (share, address) = a.shares("pattern:rate=200", &["--name", name, "--via", "null | tap"]);
     let from = format!("a@{address}/{name}");
+    assert!(shown(&a, 80, false)[1].contains("no device is in use"));
+    assert!(shown(&b, 80, false)[1].contains("no service here"));
     // Each second message is dropped at the source.
     let mut attach: Service =
         b.serves(&["attach", &from, "--as", "null", "--via", "null | fault(loss=50%)", "--stats"]);

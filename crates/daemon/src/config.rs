@@ -418,7 +418,11 @@ fn fallback(from: &str, options: Option<&str>) -> Result<Option<TransportPlan>, 
 
 /// Returns whether this application writes its data to standard output.
 pub fn is_stdout(application: &str) -> bool {
-    application == "stdout" || application.starts_with("stdout:") || matches!(application, "y4m" | "y4m:")
+    let (class, rest) = application.split_once(':').unwrap_or((application, ""));
+    let target = rest.split(',').next().unwrap_or_default();
+    class == "stdout"
+        || matches!((class, target), ("y4m" | "mjpeg", "" | "-"))
+        || matches!(target, "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }
 
 /// Adds the entry of the run file to an error.

@@ -230,7 +230,9 @@ impl RecoveryLog {
         self.entries.clear();
         self.has_gap = false;
         (self.pushed, self.settled, self.checkpoint) = (0, 0, (0, 0));
-        [VALID_TICKET, ENDS, PROGRESS, VOLATILE, DROPPED, VALID_LOSSES].into_iter().for_each(|at| self.store(at, 0));
+        [VALID_TICKET, ENDS, PROGRESS, VOLATILE, DROPPED, VALID_LOSSES]
+            .into_iter()
+            .for_each(|at| self.store(at, 0));
         self.store_losses(0, &Losses::default());
         self
     }
@@ -393,10 +395,8 @@ impl RecoveryLog {
             checkpoint: bytes.into(),
             accepted: self.pushed - settled,
             partial_bytes: if is_abandoned { 0 } else { progress >> 1 & ((1 << (PARTIAL_BITS - 1)) - 1) },
-            losses: self.add_losses(
-                progress & 1,
-                if is_abandoned { settled << PARTIAL_BITS } else { progress & !1 },
-            ),
+            losses: self
+                .add_losses(progress & 1, if is_abandoned { settled << PARTIAL_BITS } else { progress & !1 }),
         })
     }
 

@@ -4,6 +4,7 @@ use super::shown_address;
 use crate::output::{Failure, print, print_json, printable};
 use serde::Serialize;
 use std::io::{self, Read};
+use std::path::Path;
 use sys::address::host_name;
 use trust::{KeyLine, LineEffect, PeerKey, Trust};
 
@@ -60,7 +61,19 @@ pub(super) fn add(
     json: bool,
 ) -> Result<(), Failure> {
     let mut lines = match text {
-        "-" => KeyLine::parse_all(&read_input()?).map_err(Failure::Usage)?,
+        "-" => match KeyLine::parse_all(&read_input()?).map_err(Failure::Usage)? {
+            lines if lines.is_empty() => {
+                return Err(Failure::Usage(
+                    "standard input has no key line: did the command before the pipe fail?".into(),
+                ));
+            }
+            lines => lines,
+        },
+        path if Path::new(path).is_file() => {
+            return Err(Failure::Usage(format!(
+                "`{path}` is a file: `outboard peers add - <{path}` reads it"
+            )));
+        }
         line => vec![line.parse().map_err(Failure::Usage)?],
     };
     match (name, &mut lines[..]) {

@@ -64,7 +64,11 @@ impl Screen {
         let layout = Layout::of(self.columns);
         let mut lines = vec![self.heading(&layout)];
         if view.flows.is_empty() && view.silent.is_empty() {
-            lines.push(self.line("this user runs no service here", ""));
+            let text = match view.has_services {
+                true => "no device is in use; `outboard health` tells what the services wait for",
+                false => "this user runs no service here",
+            };
+            lines.push(self.line(text, ""));
         }
         view.flows.iter().for_each(|flow| self.draw_flow(flow, &layout, &mut lines));
         if !view.hosts.is_empty() {

@@ -58,7 +58,7 @@ impl DeviceClass for Mjpeg {
     }
 
     fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
-        plain::file_nodes(&spec.target)
+        plain::file_nodes(y4m::path(spec))
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

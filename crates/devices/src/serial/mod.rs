@@ -122,7 +122,7 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     let port = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
         let advice = match error {
             rustix::io::Errno::ACCESS => "join the group that owns it, usually `dialout`",
-            rustix::io::Errno::BUSY => "another program has opened it exclusively",
+            rustix::io::Errno::BUSY => "a program has opened it exclusively: `fuser` with this path names it",
             _ => "`outboard devices` lists the ports",
         };
         os(format!("opening {path}"), error, Some(advice))
@@ -200,6 +200,14 @@ impl DeviceClass for Serial {
         match role {
             Role::Device if Path::new(&identity).exists() => open_port(spec, &identity),
             _ => self.open(spec, role, Some(known)),
+        }
+    }
+
+    /// Ends the exclusive use. The kernel keeps it while any process has the port open, such as the other end of a
+    /// pseudo-terminal.
+    fn release(&self, opened: &Opened) {
+        if let Some(port) = opened.descriptors.first() {
+            let _ = rustix::termios::ioctl_tiocnxcl(port);
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! The broker connects. It only peeks at the server's setup reply, so the worker can read it from the socket.
 
-use contract::DeviceError;
+use contract::{DeviceError, DeviceSpec};
 use rustix::net::RecvFlags;
 use std::io::{self, Write};
 use std::net::{IpAddr, TcpStream};
@@ -24,13 +24,16 @@ const DISPLAY_MAX: u16 = u16::MAX - 6000;
 /// The directory of the sockets of this host's servers.
 const SOCKETS: &str = "/tmp/.X11-unix";
 
-/// Returns the display name: `target`, or `$DISPLAY` if the target is empty.
-pub(super) fn display_name(target: &str) -> Result<String, DeviceError> {
-    match target {
+/// Returns the display name: the target, or `$DISPLAY` if it is empty.
+pub(super) fn display_name(spec: &DeviceSpec) -> Result<String, DeviceError> {
+    match spec.target.as_str() {
         "" => {
             std::env::var("DISPLAY").ok().filter(|name| !name.is_empty()).ok_or_else(|| DeviceError::Spec {
                 what: "display".into(),
-                problem: "DISPLAY is not set: name a display after the colon, as in `x11::0`".into(),
+                problem: format!(
+                    "DISPLAY is not set: name a display after the colon, as in `{}::0`",
+                    spec.class
+                ),
             })
         }
         target => Ok(target.into()),

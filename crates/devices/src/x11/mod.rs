@@ -89,7 +89,7 @@ const TITLE_MAX: usize = 80;
 
 /// Connects to the display in a spec. An empty target is replaced by the name in the environment.
 fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened, DeviceError> {
-    let target = connect::display_name(&spec.target)?;
+    let target = connect::display_name(spec)?;
     let spec = DeviceSpec { target, ..spec.clone() };
     let socket = connect::connect(&spec.target, SETUP_TIMEOUT)?;
     let memory = Segment::memory().map_err(|error| os("making shared memory".into(), error, None))?;

@@ -63,7 +63,7 @@ impl DeviceClass for Y4m {
     }
 
     fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
-        plain::file_nodes(&spec.target)
+        plain::file_nodes(path(spec))
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -86,7 +86,7 @@ impl DeviceClass for Y4m {
 
 /// Returns the name of the stream in errors.
 fn name(spec: &DeviceSpec, role: Role) -> String {
-    match (spec.target.as_str(), role) {
+    match (path(spec), role) {
         ("", Role::Device) => "standard input".into(),
         ("", Role::Application) => "standard output".into(),
         (path, _) => path.into(),
@@ -99,7 +99,7 @@ pub(crate) fn open_film(
     role: Role,
     like: Option<&Description>,
 ) -> Result<OwnedFd, DeviceError> {
-    let descriptor = match (spec.target.as_str(), role) {
+    let descriptor = match (path(spec), role) {
         ("", Role::Device) => stdio::duplicate(rustix::stdio::stdin(), &spec.class)?,
         ("", Role::Application) if rustix::termios::isatty(rustix::stdio::stdout()) => {
             return Err(DeviceError::Spec {
@@ -126,12 +126,17 @@ pub(crate) fn open_film(
     Ok(descriptor)
 }
 
+/// Returns the path of a film; empty for standard input or output, which `-` also means.
+pub(crate) fn path(spec: &DeviceSpec) -> &str {
+    if spec.target == "-" { "" } else { &spec.target }
+}
+
 /// Returns the channel of an opened film, and its name in errors.
 pub(crate) fn film_channel(opened: Opened) -> Result<(String, Channel), DeviceError> {
     let spec = opened.spec.clone();
     let name = name(&spec, opened.role);
     let [descriptor] = plain::descriptors(opened)?;
-    let channel = match spec.target.as_str() {
+    let channel = match path(&spec) {
         "" => Channel::shared(descriptor),
         _ => Channel::own(descriptor),
     };
