@@ -200,7 +200,19 @@ impl ApplicationHost {
         let known = request.trust.clone().map(Known::new).transpose()?;
         let mut application_host = ApplicationHost::new(request, known)?;
         application_host.connect_expected(confirm)?;
+        application_host.claim_nodes()?;
         Ok(application_host)
+    }
+
+    /// Claims the nodes whose names are known.
+    fn claim_nodes(&mut self) -> Result<(), ServiceError> {
+        for driver in self.common.drivers.values_mut() {
+            let Some(choice) = driver.own.application.take() else { continue };
+            let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
+            let (choice, claim) = choice.claim(service)?;
+            (driver.own.application, driver.own.claim) = (Some(choice), claim);
+        }
+        Ok(())
     }
 
     /// Creates a host without a connection.
@@ -648,6 +660,7 @@ impl ApplicationHost {
                 let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
                 let ApplicationNode { origin, summary: node, claim } =
                     make_node(choice, suitable, &description, service)?;
+                let claim = claim.or_else(|| driver.own.claim.take());
                 let (role, transport) = (Role::Application, self.transport.clone());
                 let plan = DriverPlan { role, flows: plans.clone(), transport };
                 self.common.workers.send(Command::Add { driver: number, origin, plan });

@@ -63,6 +63,12 @@ fn a_node_has_one_attach(device: &str, node: &str, works: impl Fn()) {
         refused(&two, node, &[], &["is in use by ", &process(first.id()), "/one)", "--replace"]);
         works();
     }
+    // The same device, which one process alone can use.
+    refused(&one, node, &[], &["is in use by ", &process(first.id()), "/one)", "--replace"]);
+    let again = spawn(&["attach", &one, "--as", node, "--replace"]);
+    assert_refused(&end(first, "attach"), &["was taken over by ", &process(again.id()), "/one)"]);
+    works();
+    let first = again;
     outboard(&["connect", "pattern:rate=10", node]).refused(1, &[&process(first.id())]);
     let second = spawn(&["attach", &two, "--as", node, "--replace"]);
     let ended = end(first, "attach");

@@ -3,7 +3,7 @@
 use crate::joint::JointPort;
 use crate::origin::PartnerOrigin;
 use contract::ServiceError;
-use contract::{Description, Partner, Role};
+use contract::{Description, DeviceSpec, Opened, Partner, Role};
 use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::registry;
 use rustix::stdio::stdout;
@@ -15,10 +15,23 @@ pub enum ApplicationChoice {
     Suitable,
     /// A device specification, `kind:rest`.
     Spec(String, Conflict),
+    /// A node that the program has claimed ([`ApplicationChoice::claim`]).
+    Claimed(DeviceSpec),
     /// A partner that this program provides, such as a measuring instrument.
     Partner(Box<dyn Partner>),
     /// A joint with other devices.
     Joint(JointPort),
+}
+
+impl ApplicationChoice {
+    /// Claims the node of a specification, which can be done before the device is requested: the process that has the node
+    /// also has the device, and a device for one host is refused to the next one.
+    pub fn claim(self, service: String) -> Result<(ApplicationChoice, Option<Claim>), ServiceError> {
+        let ApplicationChoice::Spec(text, conflict) = self else { return Ok((self, None)) };
+        let spec = registry::device_spec(&text, Role::Application)?;
+        let (spec, claim) = nodes::claim_node(&spec, &Claimant { service, conflict, yields: true })?;
+        Ok((ApplicationChoice::Claimed(spec), claim))
+    }
 }
 
 /// The node of an application.
@@ -29,6 +42,13 @@ pub struct ApplicationNode {
     pub summary: String,
     /// The claim to its name, which must outlive the partner; `None` if it needs none.
     pub claim: Option<Claim>,
+}
+
+impl ApplicationNode {
+    fn of(opened: Opened, claim: Option<Claim>) -> ApplicationNode {
+        let summary = opened.description.summary.clone();
+        ApplicationNode { origin: PartnerOrigin::Opened(Box::new(opened)), summary, claim }
+    }
 }
 
 /// Creates the node for a device of this description. `service` uses it: [`Claimant::service`].
@@ -44,6 +64,10 @@ pub fn make_node(
             return Ok(ApplicationNode { origin, summary, claim: None });
         }
         ApplicationChoice::Joint(port) => return port.join(description),
+        ApplicationChoice::Claimed(spec) => {
+            let opened = registry::open(&spec, Role::Application, Some(description))?;
+            return Ok(ApplicationNode::of(opened, None));
+        }
         ApplicationChoice::Spec(text, conflict) => (text, conflict),
         ApplicationChoice::Suitable if suitable == "stdout" && isatty(stdout()) => {
             return Err(ServiceError::Usage(format!(
@@ -57,6 +81,5 @@ pub fn make_node(
     let spec = registry::device_spec(&text, Role::Application)?;
     let claimant = Claimant { service, conflict, yields: true };
     let (opened, claim) = nodes::open(&spec, Some(description), &claimant)?;
-    let summary = opened.description.summary.clone();
-    Ok(ApplicationNode { origin: PartnerOrigin::Opened(Box::new(opened)), summary, claim })
+    Ok(ApplicationNode::of(opened, claim))
 }

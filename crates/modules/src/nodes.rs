@@ -74,6 +74,15 @@ pub fn open(
     like: Option<&Description>,
     claimant: &Claimant,
 ) -> Result<(Opened, Option<Claim>), DeviceError> {
+    let (spec, claim) = claim_node(spec, claimant)?;
+    Ok((registry::open(&spec, Role::Application, like)?, claim))
+}
+
+/// Claims the node of `spec`. Returns the spec with the claimed name.
+pub fn claim_node(
+    spec: &DeviceSpec,
+    claimant: &Claimant,
+) -> Result<(DeviceSpec, Option<Claim>), DeviceError> {
     let names = registry::device_class(&spec.class).map(|class| class.nodes(spec)).unwrap_or_default();
     let mut spec = spec.clone();
     let claim = match claim(names, claimant)? {
@@ -85,7 +94,7 @@ pub fn open(
         }
         None => None,
     };
-    Ok((registry::open(&spec, Role::Application, like)?, claim))
+    Ok((spec, claim))
 }
 
 /// Claims a node that the previous program has left open.
