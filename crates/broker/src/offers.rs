@@ -139,10 +139,13 @@ impl Shared {
         own.cloned().or_else(|| TransportPlan::defaults(name))
     }
 
-    /// Checks that one more peer may use the device now.
-    pub fn check_free(&self) -> Result<(), String> {
+    /// Checks that the peer with `key` may use the device now, beside its present users.
+    pub fn check_free(&self, key: Option<PeerKey>) -> Result<(), String> {
         let name = &self.name;
         match self.users.len() {
+            1 if self.is_full() && key.is_some() && self.users[0].key == key => {
+                Err(format!("`{name}` is in use by your own host: `outboard top` there shows the process"))
+            }
             1 if self.is_full() => Err(format!("`{name}` is in use by another peer")),
             all if self.is_full() => {
                 Err(format!("`{name}` is in use by the most peers that it allows: {all}"))
@@ -272,7 +275,7 @@ impl Shared {
         if self.hub_plan.is_some() {
             return Err(format!("`{}` is shared in another way now", self.name));
         }
-        self.check_free()?;
+        self.check_free(key)?;
         let opened = opened.try_clone().map_err(|error| error.to_string())?;
         self.pipe = Pipe::of(&PartnerOrigin::Opened(Box::new(opened)));
         self.add_user((session, key), driver, 0);

@@ -80,7 +80,7 @@ fn invalid_hub_policies_are_refused() {
     let from = format!("{address}/pattern");
     let mut first = Service::start(&["attach", &from, "--as", "null"]);
     first.wait("attached");
-    outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by another peer");
+    outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by your own host");
 }
 
 #[test]

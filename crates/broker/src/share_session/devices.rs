@@ -84,7 +84,7 @@ impl Session {
             let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
         };
-        device.check_free()?;
+        device.check_free(self.key)?;
         let transport = device
             .transport(transport)
             .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
