@@ -50,6 +50,10 @@ use worker::{Command, DriverPlan, Handover, Workers};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two requests for a device that is unavailable.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
+/// Longest interval before a device that fails again and again is requested. It doubles after each use shorter than
+/// [`SETTLED`].
+const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
+const SETTLED: Duration = Duration::from_secs(10);
 /// Interval between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -93,6 +97,9 @@ struct AttachedDevice {
     /// The partner to create; `None` once the device has been opened and the partner exists.
     application: Option<ApplicationChoice>,
     opening: Opening,
+    /// Time of the latest answer to an `Open`, and the interval before the next `Open` if the device fails.
+    opened_at: Time,
+    reopen_interval: Duration,
     dialling: Option<Dialling>,
     /// The flow that the application waits for has ended.
     has_ended: bool,
@@ -123,6 +130,17 @@ impl AttachedDevice {
     /// Returns whether the device has been opened before, so that its node and its paths exist.
     fn has_node(&self) -> bool {
         self.application.is_none()
+    }
+
+    /// Returns the interval before the next `Open`, after the device was refused or `has_failed`.
+    fn interval_after(&mut self, has_failed: bool) -> Duration {
+        if !has_failed || now().since(self.opened_at) >= SETTLED {
+            self.reopen_interval = REOPEN_INTERVAL;
+            return REOPEN_INTERVAL;
+        }
+        let interval = self.reopen_interval;
+        self.reopen_interval = (interval * 2).min(REOPEN_INTERVAL_MAX);
+        interval
     }
 
     /// Returns the time of the next `Open`, if the device is unavailable.
@@ -234,6 +252,8 @@ impl ApplicationHost {
             let own = AttachedDevice {
                 application: Some(target.application),
                 opening: Opening::NotRequested,
+                opened_at: Time::ZERO,
+                reopen_interval: REOPEN_INTERVAL,
                 dialling: None,
                 has_ended: false,
                 node: String::new(),
@@ -555,7 +575,8 @@ impl ApplicationHost {
             Control::Opened { driver, class, description, flows, key } => {
                 self.open(driver, class, description, (&flows, &key), emit).map_err(Failure::Final)?;
             }
-            Control::Refused { driver, reason } | Control::Close { driver, reason } => {
+            Control::Refused { driver, ref reason } | Control::Close { driver, ref reason } => {
+                let (has_failed, reason) = (matches!(message, Control::Close { .. }), reason.clone());
                 self.common.forget_changes(driver);
                 let Some(known) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
                 let name = known.name.clone();
@@ -563,7 +584,8 @@ impl ApplicationHost {
                     return Err(Failure::Final(ServiceError::Peer(format!("{name}: {reason}"))));
                 }
                 // The application keeps its node; this host requests the device again until it is available.
-                known.own.opening = Opening::Unavailable { retry_at: now().after(REOPEN_INTERVAL) };
+                let interval = known.own.interval_after(has_failed);
+                known.own.opening = Opening::Unavailable { retry_at: now().after(interval) };
                 self.common.workers.send(Command::Absence { driver });
                 emit(Event::DeviceGone { name, reason });
             }
@@ -624,6 +646,7 @@ impl ApplicationHost {
                 return Ok(());
             }
         };
+        driver.own.opened_at = now();
         let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(ServiceError::Peer)?;
         let plans = agree::read_answer(flows, &driver.pipelines, &keys).map_err(ServiceError::Peer)?;
         let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());

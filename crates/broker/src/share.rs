@@ -182,9 +182,14 @@ impl DeviceHost {
         emit: &mut dyn FnMut(Event),
     ) -> Result<Option<Handover>, ServiceError> {
         emit(Event::Listening { address: self.address.to_string() });
-        match &self.known {
+        match &mut self.known {
             None => emit(Event::Insecure { address: self.address.to_string() }),
-            Some(known) => emit(Event::KnownPeers { peers: known.names() }),
+            Some(known) => {
+                // `outboard run` reads the hosts of the fleet after this one has begun to listen. An error is shown
+                // at the next refresh.
+                let _ = known.refresh();
+                emit(Event::KnownPeers { peers: known.names() });
+            }
         }
         for device in self.shared.values() {
             emit(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });

@@ -422,7 +422,9 @@ pub fn join(
             io::ErrorKind::ConnectionRefused => {
                 "nothing listens there: does `outboard pair` still run there?"
             }
-            io::ErrorKind::InvalidData => "is it `outboard pair` that listens there?",
+            io::ErrorKind::InvalidData => {
+                "another program listens there: type the command with the port that `outboard pair` shows"
+            }
             _ => "is the host up, and does the network lead there?",
         };
         PairError::Unreachable(format!("{address}: {error} ({advice})"))
