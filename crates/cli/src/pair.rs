@@ -82,17 +82,19 @@ fn show(trust: Trust, words: &Pair, events: &Events) -> Result<Paired, Failure> 
     let name = words.name.as_deref();
     let offer = match &words.listen {
         Some(listen) => Offer::new(trust, listen_address(listen)?, name)?,
-        // A running `share` may have the default port: use any other.
+        // A running `share` may have the default port, and another pairing the next one.
         None => {
-            let any = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-            match Offer::new(trust.clone(), any(DEFAULT_PORT), name) {
-                Err(PairError::Trust(ServiceError::Os { error, .. }))
-                    if error.kind() == io::ErrorKind::AddrInUse =>
-                {
-                    Offer::new(trust, any(0), name)?
+            let offer =
+                |port| Offer::new(trust.clone(), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), name);
+            let is_in_use = |offer: &Result<Offer, PairError>| match offer {
+                Err(PairError::Trust(ServiceError::Os { error, .. })) => {
+                    error.kind() == io::ErrorKind::AddrInUse
                 }
-                offer => offer?,
-            }
+                _ => false,
+            };
+            let ports = [DEFAULT_PORT, DEFAULT_PORT + 1, 0];
+            let mut offers = ports.into_iter().map(offer).skip_while(is_in_use);
+            offers.next().unwrap_or_else(|| offer(0))?
         }
     };
     let stop = Stop::new()?;
