@@ -31,6 +31,7 @@ use modules::registry;
 use pipeline::Pipeline;
 use redial::{ANOTHER_HOST, Redial};
 use session::{Handshake, Limits, Welcomed};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -56,6 +57,9 @@ const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(10);
 /// Interval between two `Stats` events.
 const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most reasons of losses that are counted apart, for each device.
+const LOST_REASONS_MAX: usize = 64;
 
 /// One device to attach.
 pub struct AttachTarget {
@@ -103,6 +107,8 @@ struct AttachedDevice {
     dialling: Option<Dialling>,
     /// The flow that the application waits for has ended.
     has_ended: bool,
+    /// Messages of reliable flows that failures on this host lost, by reason.
+    lost: BTreeMap<String, u64>,
     /// The node that the application opens.
     node: String,
     /// The claim to its name. The workers, which have the node, end before it is dropped.
@@ -141,6 +147,15 @@ impl AttachedDevice {
         let interval = self.reopen_interval;
         self.reopen_interval = (interval * 2).min(REOPEN_INTERVAL_MAX);
         interval
+    }
+
+    /// Counts lost messages.
+    fn add_lost(&mut self, reason: String, messages: u64) {
+        // The worker chooses the reasons, and is not trusted.
+        let is_known = self.lost.len() < LOST_REASONS_MAX || self.lost.contains_key(&reason);
+        let reason = if is_known { reason } else { "other reasons".into() };
+        let count = self.lost.entry(reason).or_default();
+        *count = count.saturating_add(messages);
     }
 
     /// Returns the time of the next `Open`, if the device is unavailable.
@@ -256,6 +271,7 @@ impl ApplicationHost {
                 reopen_interval: REOPEN_INTERVAL,
                 dialling: None,
                 has_ended: false,
+                lost: BTreeMap::new(),
                 node: String::new(),
                 claim: None,
                 expect: target.expect,
@@ -336,7 +352,17 @@ impl ApplicationHost {
             if result.is_ok() { "the application host stops" } else { "the application host failed" };
         self.common.link.leave(reason, &mut self.poller);
         self.common.workers.forget(&mut self.poller);
-        result.map(|()| None)
+        result.and_then(|()| self.check_losses()).map(|()| None)
+    }
+
+    /// Returns an error if this host has lost messages of a reliable flow.
+    fn check_losses(&self) -> Result<(), ServiceError> {
+        let drivers = self.common.drivers.values();
+        let of_driver = |driver: &Driver<AttachedDevice>| {
+            let named = |(reason, count): (&String, &u64)| (format!("{}: {reason}", driver.name), *count);
+            driver.own.lost.iter().map(named).collect::<Vec<_>>()
+        };
+        ServiceError::check_losses(&drivers.flat_map(of_driver).collect())
     }
 
     fn serve(&mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
@@ -561,6 +587,7 @@ impl ApplicationHost {
                 let is_last = driver.plans.iter().all(|plan| plan.direction != from_device);
                 driver.own.has_ended |= direction == from_device || is_last;
             }
+            Notice::Lost { reason, messages } => driver.own.add_lost(reason, messages),
             Notice::PartnerGone(reason) | Notice::Failed(reason) => {
                 return Err(Failure::Final(ServiceError::Peer(format!("{}: {reason}", driver.name))));
             }

@@ -290,6 +290,7 @@ impl<D> PeerSession<D> {
             | Notice::PartnerReturned
             | Notice::LinkFailed(_)
             | Notice::LinkHeldBack
+            | Notice::Lost { .. }
             | Notice::Failed(_) => return Ok(Some((number, notice))),
         }
         Ok(None)

@@ -50,5 +50,6 @@ pub(crate) fn module(words: Module) -> Result<(), Failure> {
     if let Some(problem) = &end.refusal {
         events.emit_result(&(), &format!("{}: first refused message: {problem}", request.name));
     }
-    Ok(())
+    ServiceError::check_losses(&end.losses)
+        .map_err(|lost| Failure::Failed(format!("{}: {lost}", request.name)))
 }

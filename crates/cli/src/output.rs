@@ -279,7 +279,7 @@ fn describe(event: &Event) -> String {
 }
 
 fn describe_connected(source: &str, sink: &str, moved: &Connected) -> String {
-    let Connected { messages, bytes, drops, incidents } = moved;
+    let Connected { messages, bytes, drops, losses: _, incidents } = moved;
     let mut text = format!("{source} to {sink}: {messages} messages, {bytes} bytes");
     for (reason, count) in drops {
         let _ = write!(text, ", {count} dropped ({reason})");

@@ -46,8 +46,9 @@ impl Service {
             Service::Joint(joint) => joint.run(stop, &mut |event| tell(event.into())),
             Service::Connect(words, pipelines) => {
                 let moved = flow::raw_path::connect(&words.source, &words.sink, &pipelines, stop)?;
+                let result = moved.check();
                 tell(Event::Connected { source: words.source, sink: words.sink, moved });
-                Ok(())
+                result
             }
         }
     }
@@ -188,7 +189,8 @@ fn serve(services: Vec<Service>, events: &Events) -> Result<(), ServiceError> {
             let stop = &stop;
             scope.spawn(move || {
                 let result = service.run(stop, events);
-                if result.is_err() {
+                // After a loss the service has ended as it should: the others go on.
+                if result.as_ref().is_err_and(|error| !matches!(error, ServiceError::Lost(_))) {
                     stop.stop();
                 }
                 result

@@ -31,7 +31,7 @@ pub use device::{
 pub use feedback::Feedback;
 pub use format::Format;
 pub use kind::{Kind, KindChange};
-pub use link::{Input, Link};
+pub use link::{Incident, Input, Link};
 pub use message::{Attributes, Message};
 pub use nearest::nearest;
 pub use options::{

@@ -19,6 +19,15 @@ pub enum Input<'a> {
     Timeout,
 }
 
+/// A failure of a stage, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incident {
+    /// The failure, and the reaction.
+    pub text: String,
+    /// It names a lost message.
+    pub is_loss: bool,
+}
+
 /// A stage as its neighbours see it, in this process or in another.
 pub trait Link: Send {
     /// Sends an input to the stage. Its immediate output is in `out`.
@@ -76,8 +85,14 @@ pub trait Link: Send {
         Vec::new()
     }
 
+    /// Returns true while the stage's process has unfinished inputs after the end, or is restarted for them after a
+    /// failure. Its supervisor bounds this time: each input then has its output, or is dropped.
+    fn is_settling(&self) -> bool {
+        false
+    }
+
     /// Failures of the stage's process and how they were handled, since the last call.
-    fn incidents(&mut self) -> Vec<String> {
+    fn incidents(&mut self) -> Vec<Incident> {
         Vec::new()
     }
 }

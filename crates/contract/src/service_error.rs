@@ -1,6 +1,7 @@
 //! Errors of a service, by cause.
 
 use crate::{DeviceError, KindChange};
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// A service failed. The variant tells the cause.
@@ -35,6 +36,9 @@ pub enum ServiceError {
     /// A device has another kind than before.
     #[error("{0}")]
     Kind(#[from] Box<KindChange>),
+    /// The service has ended, but a reliable flow lost messages; the text names their number and the reasons.
+    #[error("{0}")]
+    Lost(String),
     /// A system call failed.
     #[error("{operation}: {error}")]
     Os {
@@ -49,5 +53,17 @@ impl ServiceError {
     /// Makes a system error with its operation.
     pub fn os(operation: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
         ServiceError::Os { operation: operation.into(), error: error.into() }
+    }
+
+    /// Returns [`ServiceError::Lost`] unless `losses`, the lost messages by reason, is empty.
+    pub fn check_losses(losses: &BTreeMap<String, u64>) -> Result<(), ServiceError> {
+        let total = losses.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        if total == 0 {
+            return Ok(());
+        }
+        let reasons: Vec<String> =
+            losses.iter().map(|(reason, count)| format!("{count} ({reason})")).collect();
+        let are = if total == 1 { "message was" } else { "messages were" };
+        Err(ServiceError::Lost(format!("{total} {are} lost: {}", reasons.join(", "))))
     }
 }

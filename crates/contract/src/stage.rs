@@ -12,13 +12,15 @@ impl Port {
     pub const MAIN: Port = Port(0);
 }
 
-/// Messages dropped on purpose. Every drop is counted by its reason.
+/// Dropped messages. Every drop is counted by its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drop {
     /// The reason, used as the counter's name, such as `buffer: too many`.
     pub reason: &'static str,
     /// The number of messages.
     pub count: u64,
+    /// A failure lost them; otherwise a stage dropped them on purpose. A reliable flow must have no losses.
+    pub is_loss: bool,
 }
 
 /// The output of a stage.
@@ -43,10 +45,10 @@ impl Outbox {
         self.controls.push(bytes);
     }
 
-    /// Counts `count` dropped messages under `reason`.
+    /// Counts `count` messages that were dropped on purpose under `reason`.
     pub fn drop_counted(&mut self, reason: &'static str, count: u64) {
         if count > 0 {
-            self.drops.push(Drop { reason, count });
+            self.drops.push(Drop { reason, count, is_loss: false });
         }
     }
 }

@@ -85,7 +85,7 @@ fn run_device(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Service
         Role::Device => Connection::new(partner, Box::new(ends), &flows, &pipelines)?,
         Role::Application => Connection::new(Box::new(ends), partner, &flows, &pipelines)?,
     };
-    Ok(ModuleEnd { drops: connection.with_claim(claim).run(stop)?.drops, refusal: None })
+    run_connection(connection.with_claim(claim), stop)
 }
 
 /// Returns the role of the device: the only one that the class has, or the one selected by `--undo` or by the pipes.
@@ -118,7 +118,12 @@ fn run_transport(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Serv
     let Some(records) = connected else { return Ok(ModuleEnd::default()) };
     let flows = transport::flows(FlowClass::Reliable);
     let connection = Connection::new(Box::new(records), Box::new(ends), &flows, &Pipelines::default())?;
-    Ok(ModuleEnd { drops: connection.run(stop)?.drops, refusal: None })
+    run_connection(connection, stop)
+}
+
+fn run_connection(connection: Connection, stop: &Stop) -> Result<ModuleEnd, ServiceError> {
+    let moved = connection.run(stop)?;
+    Ok(ModuleEnd { drops: moved.drops, losses: moved.losses, refusal: None })
 }
 
 /// Opens the pipes of a device or a transport: at most one for each direction.

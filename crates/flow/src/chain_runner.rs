@@ -2,8 +2,11 @@
 
 use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
-use crate::types::{FlowPlan, Wake};
-use contract::{Body, Feedback, Format, Half, Link, Message, Readiness, Site, StageError, StageResult, Time};
+use crate::types::{FlowPlan, Notice, Wake};
+use contract::{
+    Body, Feedback, FlowClass, Format, Half, Incident, Link, Message, Readiness, Site, StageError,
+    StageResult, Time,
+};
 use links::Direct;
 use modules::isolation;
 use pipeline::{Chain, ChainOut, DropCounts, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
@@ -84,9 +87,11 @@ impl ChainRunner {
     /// whether the stages have released everything.
     pub fn drain(&mut self, now: Time) -> bool {
         let held = self.chain.held();
-        let (least, until) = *self.draining.get_or_insert((held, now.after(LINGER)));
-        if held < least {
-            self.draining = Some((held, now.after(LINGER)));
+        let (least, mut until) = *self.draining.get_or_insert((held, now.after(LINGER)));
+        // A process that fails is restarted, and its unfinished messages are held again.
+        if held < least || self.chain.is_settling() {
+            until = now.after(LINGER);
+            self.draining = Some((held, until));
         }
         if !self.has_ended {
             if held > 0 && now < until {
@@ -98,7 +103,8 @@ impl ChainRunner {
         }
         if self.chain.is_ending() && now >= until {
             let (name, reason) = ("pipeline", "not released in time");
-            self.out.drops.push(NamedDrop { pair: 0, name, reason, count: self.chain.kept() as u64 });
+            let count = self.chain.kept() as u64;
+            self.out.drops.push(NamedDrop { pair: 0, name, reason, count, is_loss: true });
             return true;
         }
         !self.chain.is_ending()
@@ -148,8 +154,10 @@ impl ChainRunner {
     }
 
     /// Returns failures of module processes since the last call, as text for people.
-    pub fn incidents(&mut self) -> impl Iterator<Item = String> {
-        self.chain.incidents().into_iter().map(|(name, incident)| format!("`{name}`: {incident}"))
+    pub fn incidents(&mut self) -> impl Iterator<Item = Incident> {
+        let named =
+            |(name, Incident { text, is_loss })| Incident { text: format!("`{name}`: {text}"), is_loss };
+        self.chain.incidents().into_iter().map(named)
     }
 
     /// Returns the number of messages that would be lost with the stages.
@@ -200,10 +208,20 @@ impl ChainRunner {
         controls
     }
 
+    /// Reports failures of the stages and the messages that they lost, and settles the drops.
+    pub fn report_failures(&mut self, class: FlowClass, drops: &mut DropCounts, notices: &mut Vec<Notice>) {
+        notices.extend(self.incidents().map(|incident| Notice::Incident(incident.text)));
+        self.settle(drops);
+        for (reason, messages) in std::mem::take(&mut drops.losses) {
+            notices.extend((class == FlowClass::Reliable).then_some(Notice::Lost { reason, messages }));
+        }
+    }
+
     /// Moves the stages' drops to `drops` and clears their errors.
     pub fn settle(&mut self, drops: &mut DropCounts) {
-        for drop in self.out.drops.drain(..) {
-            drops.add(&format!("{}: {}", drop.name, drop.reason), drop.count);
+        for NamedDrop { name, reason, count, is_loss, .. } in self.out.drops.drain(..) {
+            let reason = format!("{name}: {reason}");
+            if is_loss { drops.add_loss(&reason, count) } else { drops.add(&reason, count) }
         }
         self.out.errors.clear();
         self.out.sides.clear();

@@ -12,8 +12,8 @@ use crate::chain_runner::{ChainRunner, build_chain};
 use crate::types::Wake;
 use contract::ServiceError;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, Partner,
-    PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half,
+    Incident, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
 };
 use modules::Pipelines;
 use modules::nodes::{self, Claim, Claimant, Conflict};
@@ -31,8 +31,10 @@ use trust::keys::FlowKeys;
 /// Most messages that one run of a path moves.
 const BURST: usize = 64;
 
-/// Most incidents that a run reports.
+/// Most incidents that a run reports, beside those that name lost messages.
 const INCIDENTS_MAX: usize = 100;
+/// Most lost messages that a run names.
+const LOSSES_MAX: usize = 1000;
 
 /// Result of a raw connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -43,8 +45,17 @@ pub struct Connected {
     pub bytes: u64,
     /// Dropped messages, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// Failures of module processes, the first [`INCIDENTS_MAX`].
+    /// Those among the dropped messages that a failure lost in a reliable flow.
+    pub losses: BTreeMap<String, u64>,
+    /// Failures of module processes, the first [`INCIDENTS_MAX`], and lost messages, the first [`LOSSES_MAX`].
     pub incidents: Vec<String>,
+}
+
+impl Connected {
+    /// Returns an error if a reliable flow lost messages.
+    pub fn check(&self) -> Result<(), ServiceError> {
+        ServiceError::check_losses(&self.losses)
+    }
 }
 
 /// Moves messages from `source` to `sink` and back through `pipelines`, until the source ends or `stop` is set.
@@ -147,7 +158,15 @@ impl Connection {
             let timeout = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now())) };
             poller.wait(timeout).map_err(|error| ServiceError::os("waiting", error))?;
         }
-        let result = self.forward.or(self.back).map(|path| path.result).unwrap_or_default();
+        let mut results = [self.forward, self.back].into_iter().flatten().map(|path| path.result);
+        let mut result = results.next().unwrap_or_default();
+        // The figures are those of the main flow, but a loss in the other one must not be silent.
+        if let Some(back) = results.next().filter(|back| !back.losses.is_empty()) {
+            for (reason, count) in back.losses {
+                *result.losses.entry(reason).or_default() += count;
+            }
+            result.incidents.extend(back.incidents);
+        }
         let _ = self.device.ctl(FlowKey::DEFAULT, Ctl::Neutral);
         let _ = self.application.ctl(FlowKey::DEFAULT, Ctl::Neutral);
         Ok(result)
@@ -180,6 +199,9 @@ pub struct RawPath {
     phase: Phase,
     /// The sink accepted data that it has not written yet.
     is_unflushed: bool,
+    is_reliable: bool,
+    /// Incidents in the result that name no lost message, and those that do.
+    incidents: [usize; 2],
     /// Messages moved so far.
     pub result: Connected,
 }
@@ -219,6 +241,8 @@ impl RawPath {
             drops: DropCounts::default(),
             phase: Phase::Reading,
             is_unflushed: false,
+            is_reliable: offer.class == FlowClass::Reliable,
+            incidents: [0; 2],
             result: Connected::default(),
         }))
     }
@@ -274,14 +298,19 @@ impl RawPath {
             };
             if is_finished { self.phase = Phase::Finished } else { self.is_unflushed = true }
         }
-        for incident in self.source.incidents().chain(self.sink.incidents()) {
-            if self.result.incidents.len() < INCIDENTS_MAX {
-                self.result.incidents.push(incident);
+        for Incident { text, is_loss } in self.source.incidents().chain(self.sink.incidents()) {
+            let count = &mut self.incidents[usize::from(is_loss)];
+            *count += 1;
+            if *count <= if is_loss { LOSSES_MAX } else { INCIDENTS_MAX } {
+                self.result.incidents.push(text);
             }
         }
         self.source.settle(&mut self.drops);
         self.sink.settle(&mut self.drops);
         self.result.drops = self.drops.counts.clone();
+        if self.is_reliable {
+            self.result.losses = self.drops.losses.clone();
+        }
         if self.is_finished() && self.result.messages == 0 {
             let failure = [&self.source, &self.sink].iter().find_map(|half| half.failure(&self.drops));
             failure.map_or(Ok(()), |reason| Err(ServiceError::Peer(reason)))?;
@@ -331,7 +360,7 @@ impl RawPath {
                     self.sink.out.messages.push_front(message);
                     return Ok(false);
                 }
-                Err((PartnerError::Message(_), _)) => self.drops.add("refused by the sink", 1),
+                Err((PartnerError::Message(_), _)) => self.drops.add_loss("refused by the sink", 1),
                 Err((error, _)) => return Err(failed("the sink", error)),
             }
         }

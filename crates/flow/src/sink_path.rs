@@ -298,7 +298,7 @@ impl SinkPath {
                     return Ok(false);
                 }
                 Err((PartnerError::Message(_), _)) => {
-                    self.drops.add("refused by the device", 1);
+                    self.drops.add_loss("refused by the device", 1);
                     self.save_push(1, partner.as_mut());
                 }
                 Err((error, message)) => {
@@ -375,7 +375,8 @@ impl SinkPath {
         if !self.stages.out.messages.is_empty() {
             return Ok(());
         }
-        self.stages.settle(&mut self.drops);
+        // The broker may stop at the report of the end.
+        self.stages.report_failures(self.plan.class, &mut self.drops, notices);
         let Some(partner) = partner else { return Ok(()) };
         match partner.ctl(self.key, Ctl::Finish) {
             Ok(CtlReply::Pending) => return Ok(()),

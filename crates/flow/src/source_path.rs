@@ -367,7 +367,7 @@ impl SourcePath {
             if message.body.len() <= BODY_BYTES_MAX {
                 return Some(message);
             }
-            self.drops.add("larger than a record", 1);
+            self.drops.add_loss("larger than a record", 1);
         }
         None
     }

@@ -87,6 +87,13 @@ pub enum Notice {
         /// Their number.
         messages: u64,
     },
+    /// A failure lost messages of a reliable flow on this host.
+    Lost {
+        /// The reason, with the name of the pair.
+        reason: String,
+        /// Their number.
+        messages: u64,
+    },
     /// The driver failed and cannot continue.
     Failed(String),
 }

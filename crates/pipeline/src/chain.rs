@@ -9,8 +9,8 @@ use crate::outlet::Outlet;
 use crate::parsed::{PairUse, Pipeline};
 use crate::trace::{Point, Trace};
 use contract::{
-    Body, Bytes, Choice, Feedback, Format, Half, Input, Link, Message, Outbox, Port, Readiness, Report,
-    Shape, StageError, StageResult, Time,
+    Body, Bytes, Choice, Feedback, Format, Half, Incident, Input, Link, Message, Outbox, Port, Readiness,
+    Report, Shape, StageError, StageResult, Time,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ pub struct NamedDrop {
     pub reason: &'static str,
     /// The number of messages.
     pub count: u64,
+    /// A failure lost them ([`contract::Drop::is_loss`]).
+    pub is_loss: bool,
 }
 
 /// A message that left a stage through a side port.
@@ -328,6 +330,11 @@ impl Chain {
         self.waiting == 0 && self.slots.first().is_none_or(|slot| slot.link.has_room())
     }
 
+    /// Returns true while a process finishes its last messages, or is restarted for them ([`Link::is_settling`]).
+    pub fn is_settling(&self) -> bool {
+        self.slots.iter().any(|slot| slot.link.is_settling())
+    }
+
     /// The number of held messages that the stages will release in time.
     pub fn held(&self) -> usize {
         self.waiting + self.slots.iter().map(|slot| slot.link.held()).sum::<usize>()
@@ -401,7 +408,7 @@ impl Chain {
 
     /// Problems since the last call: of stages' processes, of outlets, and the first error of each stage. Each
     /// has the name of the pair and how it was handled.
-    pub fn incidents(&mut self) -> Vec<(&'static str, String)> {
+    pub fn incidents(&mut self) -> Vec<(&'static str, Incident)> {
         let one = |slot: &mut Slot| {
             let name = slot.name;
             let error = slot
@@ -409,7 +416,8 @@ impl Chain {
                 .as_mut()
                 .and_then(|(error, told)| (!std::mem::replace(told, true)).then(|| error.clone()));
             let outlets = slot.outlets.iter().filter_map(|(_, outlet)| outlet.take_problem());
-            let all: Vec<_> = slot.link.incidents().into_iter().chain(error).chain(outlets).collect();
+            let own = error.into_iter().chain(outlets).map(|text| Incident { text, is_loss: false });
+            let all: Vec<_> = slot.link.incidents().into_iter().chain(own).collect();
             all.into_iter().map(move |problem| (name, problem))
         };
         self.slots.iter_mut().flat_map(one).collect()
@@ -469,7 +477,7 @@ impl Chain {
         let result = slot.link.hand(Input::Message(Port::MAIN, message), now, &mut slot.outbox);
         if result.is_err() {
             let (pair, name) = (slot.pair, slot.name);
-            out.drops.push(NamedDrop { pair, name, reason: REFUSED, count: 1 });
+            out.drops.push(NamedDrop { pair, name, reason: REFUSED, count: 1, is_loss: true });
         }
         self.settle(index, result, now, out);
     }
@@ -493,7 +501,7 @@ impl Chain {
         }
         if !outbox.drops.is_empty() {
             let named =
-                |drop: contract::Drop| NamedDrop { pair, name, reason: drop.reason, count: drop.count };
+                |contract::Drop { reason, count, is_loss }| NamedDrop { pair, name, reason, count, is_loss };
             out.drops.extend(outbox.drops.drain(..).map(named));
         }
         while let Some((port, mut message)) = self.slots[index].outbox.messages.pop_front() {
@@ -514,7 +522,7 @@ impl Chain {
         let (pair, name) = (*pair, *name);
         match outlets.iter().find(|(known, _)| *known == port) {
             Some((_, outlet)) if outlet.put(message.clone()) => {}
-            Some(_) => out.drops.push(NamedDrop { pair, name, reason: SIDE_FULL, count: 1 }),
+            Some(_) => out.drops.push(NamedDrop { pair, name, reason: SIDE_FULL, count: 1, is_loss: false }),
             None => out.sides.push(SideMessage { pair, port, message }),
         }
     }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct DropCounts {
     /// By reason.
     pub counts: BTreeMap<String, u64>,
+    /// Those among them that failures lost, by reason. The owner may take them to report them once.
+    pub losses: BTreeMap<String, u64>,
     total: u64,
 }
 
@@ -32,11 +34,23 @@ impl DropCounts {
             return;
         }
         self.total = self.total.saturating_add(count);
-        match self.counts.get_mut(reason) {
-            Some(known) => *known = known.saturating_add(count),
-            None => {
-                self.counts.insert(reason.into(), count);
-            }
+        increase(&mut self.counts, reason, count);
+    }
+
+    /// Counts `count` messages as lost by a failure, for `reason`.
+    pub fn add_loss(&mut self, reason: &str, count: u64) {
+        self.add(reason, count);
+        if count > 0 {
+            increase(&mut self.losses, reason, count);
+        }
+    }
+}
+
+fn increase(counts: &mut BTreeMap<String, u64>, reason: &str, count: u64) {
+    match counts.get_mut(reason) {
+        Some(known) => *known = known.saturating_add(count),
+        None => {
+            counts.insert(reason.into(), count);
         }
     }
 }

@@ -486,7 +486,7 @@ fn a_refused_message_is_counted_by_name() {
     let mut chain = sink("letter(a) | letter(b)");
     let mut out = ChainOut::default();
     chain.handle(message("bX"), Time(0), &mut out);
-    assert_eq!(out.drops, [NamedDrop { pair: 0, name: "letter", reason: REFUSED, count: 1 }]);
+    assert_eq!(out.drops, [NamedDrop { pair: 0, name: "letter", reason: REFUSED, count: 1, is_loss: true }]);
     assert_eq!((out.errors[0].pair, out.errors[0].name), (0, "letter"));
     assert!(out.messages.is_empty());
 }
@@ -502,7 +502,7 @@ fn drops_gaps_and_controls_carry_their_pair() {
     assert_eq!(out.errors.iter().map(|e| (e.pair, e.name)).collect::<Vec<_>>(), [(9, ""), (1, "letter")]);
     let mut out = ChainOut::default();
     source("null | hold").handle(message(""), Time(0), &mut out);
-    assert_eq!(out.drops, [NamedDrop { pair: 1, name: "hold", reason: "empty", count: 1 }]);
+    assert_eq!(out.drops, [NamedDrop { pair: 1, name: "hold", reason: "empty", count: 1, is_loss: false }]);
 }
 
 #[test]

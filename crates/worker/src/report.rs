@@ -76,6 +76,7 @@ const FAILED: u8 = 7;
 const MISSED: u8 = 10;
 const LINK_HELD_BACK: u8 = 8;
 const PARTNER_RETURNED: u8 = 9;
+const LOST: u8 = 11;
 
 /// Encodes a report.
 pub(super) fn emit_report(report: &Report) -> Vec<u8> {
@@ -181,6 +182,7 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::Missed { direction, messages } => {
             w.u8(MISSED).u8(direction_byte(*direction)).u64(*messages);
         }
+        Notice::Lost { reason, messages } => drop(w.u8(LOST).u64(*messages).text(cut(reason))),
         Notice::StoreFull(policy) => drop(w.u8(STORE_FULL).text(policy.word())),
         // A worker never sends this notice; the broker creates it.
         Notice::Restarted { end, .. } => drop(w.u8(INCIDENT).text(cut(end))),
@@ -213,6 +215,10 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         FLOW_ENDED => Notice::FlowEnded(direction(r)?),
         INCIDENT => Notice::Incident(text(r, "incident")?),
         MISSED => Notice::Missed { direction: direction(r)?, messages: r.u64("missed messages")? },
+        LOST => {
+            let messages = r.u64("lost messages")?;
+            Notice::Lost { reason: text(r, "reason")?, messages }
+        }
         STORE_FULL => Notice::StoreFull(store_full(r)?),
         FAILED => Notice::Failed(text(r, "reason")?),
         value => return Err(WireError::Value { what: "notice", value: value.into() }.into()),

@@ -168,6 +168,7 @@ fn reports() -> impl Strategy<Value = Report> {
             (directions(), any::<u64>())
                 .prop_map(|(direction, messages)| Notice::Missed { direction, messages }),
             ".*".prop_map(Notice::Incident),
+            (".*", any::<u64>()).prop_map(|(reason, messages)| Notice::Lost { reason, messages }),
             prop::sample::select(vec![StoreFull::Block, StoreFull::DropOldest, StoreFull::Close])
                 .prop_map(Notice::StoreFull),
             ".*".prop_map(Notice::Failed),

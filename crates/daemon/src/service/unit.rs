@@ -123,8 +123,12 @@ impl Unit {
                             Some(handover) => ApplicationHost::resume(request, handover)?,
                             None => ApplicationHost::start(request)?,
                         };
-                        if let Some(handover) = host.run_or_hand_over(stop, emit)? {
-                            handovers.leave(key, handover);
+                        match host.run_or_hand_over(stop, emit) {
+                            Ok(Some(handover)) => handovers.leave(key, handover),
+                            Ok(None) => {}
+                            // It has ended. Another run would begin the flow again.
+                            Err(ServiceError::Lost(problem)) => emit(Event::Warning { problem }),
+                            Err(error) => return Err(error),
                         }
                         Ok(())
                     })?;

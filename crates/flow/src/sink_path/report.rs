@@ -25,8 +25,7 @@ impl SinkPath {
     pub(super) fn report(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.sink.epoch());
         self.send_stage_controls(notices);
-        notices.extend(self.stages.incidents().map(Notice::Incident));
-        self.stages.settle(&mut self.drops);
+        self.stages.report_failures(self.plan.class, &mut self.drops, notices);
         if self.lossy && self.sink.has_gap() {
             let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
             if now >= due {

@@ -52,8 +52,7 @@ impl SourcePath {
     pub(super) fn report(&mut self, linked: bool, notices: &mut Vec<Notice>) {
         let (flow, epoch) = (self.plan.flow, self.source.epoch());
         self.send_stage_controls(notices);
-        notices.extend(self.stages.incidents().map(Notice::Incident));
-        self.stages.settle(&mut self.drops);
+        self.stages.report_failures(self.plan.class, &mut self.drops, notices);
         self.store.report(&self.source, notices);
         // Drops accumulate while there is no link. One message reports all of them.
         if let Some((epoch, sequence)) = linked.then(|| self.source.poll_trimmed()).flatten() {

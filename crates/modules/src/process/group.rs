@@ -19,8 +19,13 @@ use wire::{Container, ModuleFrame};
 const WAKEUP: u64 = 5;
 /// While messages arrive, interval between polls of the other descriptors.
 const POLL_EVERY: Duration = Duration::from_millis(1);
+/// Quiet time after which a process is asked whether it holds an input on trial, and after which its silence is the answer.
+const QUIET: Duration = Duration::from_millis(20);
 /// Most messages read from a ring at once.
 const RETURNED_MAX: usize = 4096;
+
+/// A frame of an unknown kind, which a process ignores: tests that it reads its control descriptor.
+pub(super) const PROBE: ModuleFrame = ModuleFrame::Unknown(u8::MAX);
 
 /// Something that the processes sent.
 pub(super) enum Event {
@@ -64,8 +69,10 @@ pub(super) struct ProcessGroup {
     members: Vec<Member>,
     carrier: Carrier,
     set: Arc<PollSet>,
-    /// Send the next message only when none is in flight, so that a crash can be attributed to one message.
-    pub(super) is_cautious: bool,
+    /// When the processes were asked for the input on trial.
+    asked_at: Option<Time>,
+    /// Time after which an input on trial counts as held by processes that do not answer.
+    hold: Duration,
     /// A message waits for room.
     is_blocked: bool,
     /// The caller has waited for input since the last read.
@@ -117,7 +124,8 @@ impl ProcessGroup {
             members,
             carrier,
             set: set.clone(),
-            is_cautious: false,
+            asked_at: None,
+            hold: Duration::ZERO,
             is_blocked: false,
             is_awaited: true,
             input_ended: false,
@@ -125,6 +133,14 @@ impl ProcessGroup {
             broken: None,
             polled_at: Time::ZERO,
             read_at: Time::ZERO,
+        }
+    }
+
+    /// Begins at this time. An input on trial counts as held by processes that do not answer for `hold`.
+    pub(super) fn begin(&mut self, now: Time, hold: Duration) {
+        (self.read_at, self.hold) = (now, hold);
+        if let Carrier::Pipes(pipes) = &mut self.carrier {
+            pipes.moved_at = now;
         }
     }
 
@@ -185,6 +201,22 @@ impl ProcessGroup {
         Ok(ReadOutcome::All(self.end()))
     }
 
+    /// Reads the lines that the processes have printed, up to the last one, before they are killed.
+    pub(super) fn last_lines(&mut self) -> Vec<(usize, String)> {
+        let mut lines = Vec::new();
+        for (stage, member) in self.members.iter_mut().enumerate() {
+            let mut take = |sent| {
+                if let MemberEvent::Line(line) = sent {
+                    lines.push((stage, line));
+                }
+                Ok(())
+            };
+            // The closure above returns no error.
+            let _ = member.read_errors(true, &mut take);
+        }
+        lines
+    }
+
     /// The stage that ended the run, with its exit status.
     fn end(&self) -> Option<(usize, ExitStatus)> {
         let ends = || self.members.iter().enumerate().filter_map(|(stage, m)| Some((stage, m.status()?)));
@@ -211,8 +243,7 @@ impl ProcessGroup {
 
     /// Returns true if a message may be sent before the ledger keeps it, provided that no other one waits.
     pub(super) fn can_push_directly(&self) -> bool {
-        let is_plain = !self.is_cautious && !self.input_ended && self.broken.is_none();
-        is_plain && matches!(self.carrier, Carrier::Shared(_))
+        !self.input_ended && self.broken.is_none() && matches!(self.carrier, Carrier::Shared(_))
     }
 
     /// Sends such a message; the caller then calls [`ProcessGroup::wake`]. Returns false if there is no room.
@@ -232,15 +263,49 @@ impl ProcessGroup {
         }
     }
 
+    /// Inputs before this number may be sent now. On trial, a process gets the next input when the last one is finished,
+    /// or when it holds that one until more come.
+    ///
+    /// A busy process does not read its control descriptor; one that waits for input does. So a frame shows the
+    /// difference. It is sent when the process has read the input: a module reads input and frames together, and then
+    /// handles the input.
+    fn sendable(&mut self, ledger: &Ledger) -> u64 {
+        let (until, now) = (ledger.sendable(), self.read_at);
+        let Carrier::Pipes(pipes) = &self.carrier else { return until };
+        // A program that never reports `done` answers each input.
+        if until > ledger.handed() || !ledger.reports_done() {
+            self.asked_at = None;
+            return until;
+        }
+        let Some(asked_at) = self.asked_at else {
+            if pipes.unread() == 0 && now >= pipes.moved_at.after(QUIET) {
+                self.asked_at = Some(now);
+                match ledger.has_flushes() {
+                    true => self.queue_frame_all(&ModuleFrame::Flush, ledger.sent_position()),
+                    // Its position is in the past, so that it holds up no other frame.
+                    false => self.queue_frame_all(&PROBE, 0),
+                }
+            }
+            return until;
+        };
+        let is_overdue = now >= pipes.moved_at.after(self.hold);
+        let holds = is_overdue || now >= asked_at.after(QUIET) && self.unresponsive().is_none();
+        until + u64::from(holds)
+    }
+
     /// Writes messages and frames as far as there is room.
     pub(super) fn write(&mut self, ledger: &mut Ledger) {
+        let until = self.sendable(ledger);
         match &mut self.carrier {
             Carrier::Pipes(pipes) => {
-                let first = &mut self.members[0];
-                self.is_blocked = !pipes.write(ledger, first, self.is_cautious, self.read_at);
+                let sent = ledger.handed();
+                self.is_blocked = !pipes.write(ledger, &mut self.members[0], until, self.read_at);
+                if ledger.handed() > sent {
+                    self.asked_at = None;
+                }
             }
             Carrier::Shared(host) => {
-                let result = send_all(host, ledger, self.is_cautious);
+                let result = send_all(host, ledger);
                 self.is_blocked = result.as_ref().is_ok_and(|has_room| !has_room);
                 self.broken = result.err().or(self.broken.take());
                 if self.end_pending && !ledger.has_next() {
@@ -375,10 +440,11 @@ fn receive_all(
     Ok(true)
 }
 
-/// Sends messages as far as there is room. Returns true if that was all.
-fn send_all(host: &mut HostEnd, ledger: &mut Ledger, is_cautious: bool) -> Result<bool, Broken> {
+/// Sends messages as far as there is room. On trial, idle processes hold the last message. Returns true if that was all.
+fn send_all(host: &mut HostEnd, ledger: &mut Ledger) -> Result<bool, Broken> {
     while let Some((created, body, has_gap)) = ledger.next_whole() {
-        if is_cautious && !host.is_idle() || !host.push(created, body, has_gap)? {
+        let is_free = ledger.handed() < ledger.sendable() || host.is_idle();
+        if !is_free || !host.push(created, body, has_gap)? {
             return Ok(false);
         }
         ledger.mark_sent_whole();

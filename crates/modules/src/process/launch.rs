@@ -148,12 +148,19 @@ pub(super) enum Started {
     Local(Child, OwnedFd),
     /// Started by a spawner: process id and handle.
     Remote(u32, OwnedFd),
+    /// Moved by a test.
+    #[cfg(test)]
+    Model(super::model::ModelHandle),
 }
 
 impl Started {
     /// Starts a process in its own process group, so that its children can be killed with it. Also returns the
     /// reading end of its standard error.
     pub(super) fn start(start: Start<'_>, descriptors: Vec<OwnedFd>) -> io::Result<(Started, OwnedFd)> {
+        #[cfg(test)]
+        if super::model::are_used() {
+            return super::model::start(start, descriptors);
+        }
         match &*SPAWNER.read().unwrap_or_else(PoisonError::into_inner) {
             Some(spawner) => Started::request(spawner.as_fd(), start, descriptors),
             None => {
@@ -184,6 +191,8 @@ impl Started {
         match self {
             Started::Local(child, _) => child.id(),
             Started::Remote(number, _) => *number,
+            #[cfg(test)]
+            Started::Model(_) => 0,
         }
     }
 
@@ -192,6 +201,8 @@ impl Started {
         match self {
             Started::Local(_, pidfd) => pidfd.as_fd(),
             Started::Remote(_, handle) => handle.as_fd(),
+            #[cfg(test)]
+            Started::Model(handle) => handle.end(),
         }
     }
 
@@ -200,6 +211,8 @@ impl Started {
         let _ = match self {
             Started::Local(child, _) => kill_process_group(Pid::from_child(child), Signal::KILL),
             Started::Remote(_, handle) => shutdown(handle, Shutdown::Write),
+            #[cfg(test)]
+            Started::Model(handle) => return handle.kill(),
         };
     }
 
@@ -218,6 +231,8 @@ impl Started {
                 Ok(None) => None,
                 _ => unknown(),
             },
+            #[cfg(test)]
+            Started::Model(handle) => handle.reap(),
         }
     }
 }

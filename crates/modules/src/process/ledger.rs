@@ -13,7 +13,8 @@
 //! ```
 //!
 //! - A process that never reports `done` is one-in-one-out: its output number n finishes its input number n.
-//! - A message that was the oldest unfinished one, and had been read, at [`DEATHS_MAX`] deaths is dropped.
+//! - After a death the unfinished inputs are sent one at a time, and one that kills three processes is dropped:
+//!   [`trial`].
 //! - A drop that the process reports counts once the inputs that it belongs to are finished; until then it is
 //!   discarded at a death, like an output.
 //! - The host's knowledge of a message ([`Attributes`]) does not cross to the process. It is restored on the first
@@ -25,21 +26,22 @@
 //! process dies.
 
 mod resume;
+mod trial;
+
+pub(super) use trial::Death;
 
 use contract::{Attributes, Body, Bytes, Drop, Message, Port, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use trial::Trial;
 use wire::{Container, Word};
 
 /// Follows each message in a chain: one more of the host's messages is complete. [`Word::Complete`] of 1, encoded.
 const ONE_MORE: &[u8; Word::BYTES] = &[255, 255, 255, 255, 1, 0, 0, 0, 0, 0, 0, 0];
 
-/// Deaths after which the oldest unfinished message is dropped, and deaths during replay after which the history is
-/// abandoned.
-const DEATHS_MAX: u32 = 3;
-/// The same limit for deaths by an external signal: an out-of-memory kill looks like a kill by a user.
-const OUTSIDE_DEATHS_MAX: u32 = 12;
+/// Reason of inputs that cannot be processed without an earlier one.
+const HISTORY_LOST: &str = "module history lost";
 
 /// Most slices in one write.
 const SLICES_MAX: usize = 64;
@@ -89,6 +91,8 @@ enum Framing {
 }
 
 struct Kept {
+    /// Number of the input, from 1. Unlike the number in the ledger, it also counts inputs that were dropped.
+    number: u64,
     /// The message; its body includes the [`Framing`].
     message: Message,
     /// The message has attributes that were not restored yet.
@@ -98,8 +102,8 @@ struct Kept {
     era: u32,
     /// Messages were lost before it.
     has_gap: bool,
-    deaths: u32,
-    outside_deaths: u32,
+    /// Deaths counted against it, in quarters ([`trial`]).
+    quarters: u32,
 }
 
 /// A drop that the process reported.
@@ -108,17 +112,6 @@ struct ReportedDrop {
     drop: Drop,
     /// It belongs to the process's first `until` inputs; `None`: to the inputs of the next `done`.
     until: Option<u64>,
-}
-
-/// Effects of a death.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Death {
-    /// Messages that will be replayed.
-    pub(super) replayed: usize,
-    /// Messages dropped because they killed the process too often.
-    pub(super) poisoned: u64,
-    /// Messages lost because their era was too long to be kept.
-    pub(super) unreadable: u64,
 }
 
 /// Bytes of a kept message beside its body.
@@ -135,6 +128,8 @@ pub(super) struct Ledger {
     /// Inputs; the first one has number `first`.
     kept: VecDeque<Kept>,
     kept_bytes: usize,
+    /// Inputs admitted so far.
+    admitted: u64,
     first: u64,
     /// Inputs before this number are finished, by this or an earlier process.
     committed: u64,
@@ -160,6 +155,7 @@ pub(super) struct Ledger {
     is_lost: bool,
     /// Deaths while inputs were replayed that an earlier process had finished.
     early_deaths: u32,
+    trial: Option<Trial>,
     /// Outputs that were read and not confirmed.
     withheld: VecDeque<Message>,
     withheld_bytes: usize,
@@ -195,6 +191,7 @@ impl Ledger {
             has_history,
             kept: VecDeque::new(),
             kept_bytes: 0,
+            admitted: 0,
             first: 0,
             committed: 0,
             finished: 0,
@@ -212,6 +209,7 @@ impl Ledger {
             is_truncated: false,
             is_lost: false,
             early_deaths: 0,
+            trial: None,
             withheld: VecDeque::new(),
             withheld_bytes: 0,
             read: 0,
@@ -243,9 +241,9 @@ impl Ledger {
 
     /// Adds an input of this era (0 if there are no eras).
     pub(super) fn admit(&mut self, mut message: Message, era: u32) {
+        self.admitted = self.admitted.saturating_add(1);
         if era < self.newest_era || (self.is_lost && era == self.era) {
-            let reason = "module history lost";
-            return self.drops.push(Drop { reason, count: 1 });
+            return self.drops.push(Drop { reason: HISTORY_LOST, count: 1, is_loss: true });
         }
         self.newest_era = era;
         let (created, length) = (message.created, message.body.len());
@@ -257,15 +255,8 @@ impl Ledger {
         let has_attributes = message.attributes != Attributes::default();
         self.attributed += usize::from(has_attributes);
         let has_gap = std::mem::take(&mut self.gap_pending);
-        self.kept.push_back(Kept {
-            message,
-            has_attributes,
-            bytes,
-            era,
-            has_gap,
-            deaths: 0,
-            outside_deaths: 0,
-        });
+        let number = self.admitted;
+        self.kept.push_back(Kept { number, message, has_attributes, bytes, era, has_gap, quarters: 0 });
         // Frame the body in place: moving it is expensive.
         let body =
             self.kept.back_mut().map(|kept| &mut kept.message.body).filter(|_| self.framing != Framing::Bare);
@@ -281,7 +272,7 @@ impl Ledger {
     pub(super) fn can_bypass(&self, era: u32) -> bool {
         self.waiting() == 0
             && self.framing == Framing::Bare
-            && !(self.is_stopped || self.gap_pending || self.is_lost)
+            && !(self.is_stopped || self.gap_pending || self.is_lost || self.is_on_trial())
             && (era, era) == (self.era, self.newest_era)
     }
 
@@ -380,9 +371,9 @@ impl Ledger {
         is_due.then_some(self.handed - self.process_first)
     }
 
-    /// Returns true if an input was sent in part.
-    pub(super) fn is_mid_message(&self) -> bool {
-        self.partial > 0
+    /// Number of containers sent to the process, without those that wait.
+    pub(super) fn sent_position(&self) -> u64 {
+        self.handed - self.process_first
     }
 
     /// The next bytes to send, of at most `most` inputs, up to the next gap.
@@ -645,73 +636,20 @@ impl Ledger {
         }
     }
 
-    /// The process died: discards its unconfirmed outputs; the next process gets its unfinished inputs. A message
-    /// among the last `unread` bytes did not kill it. `is_outside`: an external signal killed it.
-    pub(super) fn on_death(&mut self, unread: u64, is_outside: bool) -> Death {
-        let mut death = Death::default();
-        let front = (self.committed - self.first) as usize;
-        let has_reached = self.handed + u64::from(self.partial > 0) > self.committed && {
-            let before = self.finished_bytes + self.bytes_between(self.finished, self.committed);
-            self.handed_bytes.saturating_sub(unread) > before
+    /// The process exited successfully at the end of its input, which confirms all output. Begins a new era. Returns
+    /// the number of inputs without an answer, which are lost.
+    pub(super) fn on_end(&mut self) -> u64 {
+        let unanswered = match self.reports_done {
+            true => 0,
+            false => self.handed.saturating_sub(self.committed),
         };
-        if !has_reached && !is_outside && self.committed > self.finished && self.handed_bytes > unread {
-            self.early_deaths += 1;
-        }
-        self.is_truncated |= self.early_deaths >= DEATHS_MAX;
-        if has_reached && let Some(kept) = self.kept.get_mut(front) {
-            if is_outside {
-                kept.outside_deaths += 1
-            } else {
-                kept.deaths += 1
-            }
-            if (kept.deaths >= DEATHS_MAX || kept.outside_deaths >= OUTSIDE_DEATHS_MAX)
-                && let Some(kept) = self.kept.remove(front)
-            {
-                self.kept_bytes -= kept.bytes;
-                self.attributed -= usize::from(kept.has_attributes);
-                death.poisoned = 1;
-                let reason = "crashed the module three times";
-                self.drops.push(Drop { reason, count: 1 });
-            }
-        }
-        if self.is_truncated {
-            while self.first < self.committed {
-                self.remove_first();
-            }
-            while self.kept.front().is_some_and(|kept| kept.era == self.era) {
-                self.remove_first();
-                death.unreadable += 1;
-            }
-            self.committed = self.first;
-            self.is_lost = true;
-            let reason = "module history lost";
-            self.drops.push(Drop { reason, count: death.unreadable });
-        }
-        let handed = self.handed;
-        self.restart(self.first);
-        // A process that gets the whole history knows the earlier messages; any other one learns of them by a gap.
-        if death.poisoned > 0 || (!self.has_history && self.committed > 0) {
-            match self.kept.get_mut((self.committed - self.first) as usize) {
-                Some(next) => next.has_gap = true,
-                None => self.gap_pending = true,
-            }
-        }
-        (self.outputs_to_skip, self.drops_to_skip) =
-            if self.has_history { (self.released, self.counted_drops) } else { (0, 0) };
-        death.replayed = (handed.saturating_sub(self.committed) as usize).min(self.unfinished());
-        death
-    }
-
-    /// The process exited successfully at the end of its input, which confirms all output. Begins a new era.
-    pub(super) fn on_end(&mut self) {
-        if self.handed > self.committed && !self.reports_done {
-            let reason = "module exited without an answer";
-            self.drops.push(Drop { reason, count: self.handed - self.committed });
-        }
+        let reason = "module exited without an answer";
+        self.drops.push(Drop { reason, count: unanswered, is_loss: true });
         self.release_outputs(self.read);
         self.assign_drops(u64::MAX);
         self.confirm_drops(u64::MAX);
         self.begin_era();
+        unanswered
     }
 
     /// All inputs sent are finished. The next process begins with the next input and its era.

@@ -145,7 +145,7 @@ fn give_frame(ledger: &mut Ledger, process: &mut Process) {
     match process.frames.pop_front() {
         Some(Frame::Done(inputs, outputs)) => ledger.on_done(inputs, outputs).unwrap(),
         Some(Frame::Drop(position)) => {
-            ledger.on_drop(0, Drop { reason: "dropped", count: 1 }, position).unwrap()
+            ledger.on_drop(0, Drop { reason: "dropped", count: 1, is_loss: false }, position).unwrap()
         }
         None => {}
     }
@@ -258,7 +258,7 @@ proptest! {
                 Step::Kill if deaths_in_row < 11 => {
                     deaths_in_row += 1;
                     let death = ledger.on_death(0, true);
-                    prop_assert_eq!((death.poisoned, death.unreadable), (0, 0));
+                    prop_assert_eq!((death.dropped, death.unreadable), (None, 0));
                     process = Process::default();
                 }
                 Step::Move if deaths_in_row < 11 => {
@@ -312,9 +312,9 @@ proptest! {
                 5 => { ledger.on_death(0, false); }
                 6 => {
                     let position = (a % 2 == 0).then_some(b);
-                    let _ = ledger.on_drop(0, Drop { reason: "dropped", count: a }, position);
+                    let _ = ledger.on_drop(0, Drop { reason: "dropped", count: a, is_loss: false }, position);
                 }
-                _ => if !ledger.has_next() { ledger.on_end() },
+                _ => if !ledger.has_next() { ledger.on_end(); },
             }
             prop_assert!(ledger.unfinished() <= 20 && ledger.waiting() <= ledger.position() as usize);
             ledger.ready().clear();
@@ -329,21 +329,84 @@ fn ledger_with_inputs(values: &[u64], reports_done: bool, has_history: bool) -> 
     ledger
 }
 
+/// Hands over one input, which must be allowed.
+fn hand_over_one(ledger: &mut Ledger) {
+    assert_eq!(ledger.sendable(), ledger.handed() + 1);
+    ledger.next_gap();
+    let mut slices = SmallVec::new();
+    ledger.next_slices(1, &mut slices);
+    let bytes = slices.iter().map(|slice| slice.len()).sum();
+    drop(slices);
+    ledger.mark_sent(bytes);
+}
+
 #[test]
-fn a_message_that_was_the_oldest_at_three_deaths_is_dropped_and_named() {
-    let mut ledger = ledger_with_inputs(&[1, 2], false, false);
-    assert_eq!(ledger.on_death(0, false), Death { replayed: 2, ..Death::default() });
-    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
-    assert_eq!(ledger.on_death(0, false), Death { replayed: 2, ..Death::default() });
-    hand_over(&mut ledger, &mut Process::default(), 1);
-    assert_eq!(ledger.on_death(0, false), Death { replayed: 0, poisoned: 1, ..Death::default() });
-    let drops: Vec<_> = ledger.drops().map(|drop| (drop.reason, drop.count)).collect();
-    assert_eq!(drops, [("crashed the module three times", 1)]);
+fn after_a_death_inputs_are_on_trial_and_the_one_that_kills_alone_is_dropped() {
+    let mut ledger = ledger_with_inputs(&[1, 2, 3], false, false);
+    assert!(!ledger.is_on_trial());
+    assert_eq!(ledger.on_death(0, false), Death { replayed: 3, ..Death::default() });
+    ledger.admit(message(4), 0);
+    hand_over_one(&mut ledger);
+    assert_eq!(ledger.sendable(), ledger.handed(), "the first is in flight");
+    ledger.on_output(message(1)).unwrap();
+    for _ in 0..2 {
+        hand_over_one(&mut ledger);
+        let death = Death { replayed: 1, suspect: Some(2), ..Death::default() };
+        assert_eq!(ledger.on_death(0, false), death);
+    }
+    hand_over_one(&mut ledger);
+    assert_eq!(ledger.on_death(0, false), Death { dropped: Some(2), ..Death::default() });
+    let drops: Vec<_> = ledger.drops().map(|drop| (drop.reason, drop.count, drop.is_loss)).collect();
+    assert_eq!(drops, [("crashed the module three times", 1, true)]);
     assert_eq!(ledger.next_gap(), Some(0), "the next process is told that something is missing");
+    hand_over_one(&mut ledger);
+    ledger.on_output(message(3)).unwrap();
+    assert!(!ledger.is_on_trial());
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
-    ledger.on_output(message(2)).unwrap();
-    assert_eq!(ready(&mut ledger).map(value), Some(2));
+    ledger.on_output(message(4)).unwrap();
+    assert_eq!(std::iter::from_fn(|| ready(&mut ledger)).map(value).collect::<Vec<_>>(), [1, 3, 4]);
     assert_eq!(ledger.unfinished(), 0);
+}
+
+#[test]
+fn a_death_by_an_external_signal_counts_as_a_quarter() {
+    let mut ledger = ledger_with_inputs(&[1], false, false);
+    for _ in 0..11 {
+        assert_eq!(ledger.on_death(0, true).suspect, Some(1));
+        hand_over_one(&mut ledger);
+    }
+    assert_eq!(ledger.on_death(0, true).dropped, Some(1));
+}
+
+#[test]
+fn a_process_that_holds_inputs_on_trial_is_asked_to_flush() {
+    let mut ledger = ledger_with_inputs(&[1, 2, 3], true, false);
+    ledger.on_death(0, false);
+    assert!(ledger.is_on_trial() && !ledger.has_flushes());
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    assert_eq!(ledger.on_death(20, false).suspect, None, "it has read two");
+    assert!(ledger.has_flushes());
+    // It ignores flushes: the oldest one is dropped, so the end is reached.
+    for _ in 0..2 {
+        hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+        assert_eq!(ledger.on_death(20, false).suspect, Some(1));
+    }
+    hand_over(&mut ledger, &mut Process::default(), usize::MAX);
+    assert_eq!(ledger.on_death(20, false).dropped, Some(1));
+}
+
+#[test]
+fn inputs_of_the_history_are_not_on_trial() {
+    let mut ledger = ledger_with_inputs(&[1, 2, 3, 4], true, true);
+    (1..=2).for_each(|value| ledger.on_output(message(value)).unwrap());
+    ledger.on_done(2, 2).unwrap();
+    assert_eq!(ledger.on_death(0, false), Death { replayed: 2, ..Death::default() });
+    assert_eq!(ledger.sendable(), 2, "the history at once");
+    hand_over(&mut ledger, &mut Process::default(), 40);
+    assert_eq!(ledger.sendable(), 2, "then a pause, until it is processed");
+    (1..=2).for_each(|value| ledger.on_output(message(value)).unwrap());
+    ledger.on_done(2, 2).unwrap();
+    assert_eq!(ledger.sendable(), 3);
 }
 
 #[test]
@@ -378,7 +441,7 @@ fn an_unread_message_is_not_blamed_for_a_death() {
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
     ledger.on_death(19, false);
     hand_over(&mut ledger, &mut Process::default(), usize::MAX);
-    assert_eq!(ledger.on_death(1, false).poisoned, 1);
+    assert_eq!(ledger.on_death(1, false).dropped, Some(2));
 }
 
 #[test]
@@ -418,7 +481,7 @@ fn an_era_that_is_too_long_is_lost_with_its_process_and_the_next_one_is_complete
     assert!(ledger.is_era_long());
     ledger.admit(message(11), 0);
     hand_over(&mut ledger, &mut process, usize::MAX);
-    assert_eq!(ledger.on_death(0, false), Death { unreadable: 1, ..Death::default() });
+    assert_eq!(ledger.on_death(0, false).unreadable, 1);
     ledger.admit(message(12), 0);
     assert_eq!(ledger.drops().map(|drop| drop.count).sum::<u64>(), 2);
     ledger.admit(message(1), 1);
@@ -443,7 +506,7 @@ fn a_full_ledger_has_no_room_until_inputs_are_sent() {
 fn a_drop_counts_with_its_inputs_however_late_it_is_reported() {
     let mut ledger = ledger_with_inputs(&[1, 2, 3], true, false);
     let report = |ledger: &mut Ledger, position| {
-        ledger.on_drop(0, Drop { reason: "dropped", count: 1 }, Some(position)).unwrap();
+        ledger.on_drop(0, Drop { reason: "dropped", count: 1, is_loss: false }, Some(position)).unwrap();
     };
     report(&mut ledger, 2);
     ledger.on_covers(1).unwrap();
@@ -548,7 +611,7 @@ proptest! {
                     }
                     Event::Another => ledger.on_output(message(0)).unwrap(),
                     Event::Drop(offset) => {
-                        let drop = Drop { reason: "dropped", count: 1 };
+                        let drop = Drop { reason: "dropped", count: 1, is_loss: false };
                         ledger.on_drop(0, drop, Some(covered + offset)).unwrap();
                     }
                     Event::Die => {

@@ -17,6 +17,8 @@ use wire::ModuleFrame;
 
 /// Most bytes of frames that wait for a module that does not read them.
 const FRAMES_BYTES_MAX: usize = 1 << 20;
+/// Most reads of the last lines of a process. A pipe holds less, but a child of the process may write on.
+const ERROR_READS_MAX: usize = 32;
 /// How long to wait for a killed process before leaving it to the system.
 const REAP_MS: i64 = 500;
 
@@ -105,7 +107,7 @@ impl Member {
             self.read_control(has_ended, take)?;
         }
         if has_ended || names.contains(&self.name(ERRORS)) {
-            self.read_errors(take)?;
+            self.read_errors(has_ended, take)?;
         }
         Ok(has_ended)
     }
@@ -134,19 +136,29 @@ impl Member {
         Ok(())
     }
 
-    fn read_errors(
+    /// Reads lines: those that are ready, or all `to_the_end`, and then also one without its end.
+    pub(super) fn read_errors(
         &mut self,
+        to_the_end: bool,
         take: &mut impl FnMut(MemberEvent) -> Result<(), ProtocolError>,
     ) -> Result<(), ProtocolError> {
-        if let Some(errors) = &self.errors {
+        for _ in 0..if to_the_end { ERROR_READS_MAX } else { 1 } {
+            let Some(errors) = &self.errors else { break };
             let more = self.lines.fill(errors);
             while let Some(line) = self.lines.next() {
                 take(MemberEvent::Line(line))?;
             }
-            if let Ok(0) = more {
-                self.set.remove(errors);
-                self.errors = None;
+            match more {
+                Ok(0) => {
+                    self.set.remove(errors);
+                    self.errors = None;
+                }
+                Ok(_) => {}
+                Err(_) => break,
             }
+        }
+        if to_the_end && let Some(line) = self.lines.rest() {
+            take(MemberEvent::Line(line))?;
         }
         Ok(())
     }

@@ -18,25 +18,25 @@
 //!
 //! | state | event | next state |
 //! |---|---|---|
+//! | running | reports an error: it has 1 s to exit | running |
 //! | running | exits or is killed, hangs, sends garbage: its unfinished inputs are kept | waiting, with back-off from 10 ms, doubling to 5 s |
 //! | running | exits with status 0 after the end of its input | waiting, without back-off |
-//! | waiting | the time is reached, and the era can continue | running; unfinished inputs are replayed |
+//! | waiting | the time is reached, and the era can continue | running; unfinished inputs are replayed, one at a time |
 //! | waiting | the flow has ended, and nothing is unfinished | ended |
 //! | ended | another input | waiting |
 //!
-//! The back-off starts again at 10 ms once a process has finished an input. A message that was the oldest
-//! unfinished one, and was read, at three deaths is dropped and named; a death by an external signal counts for a
-//! quarter.
+//! The back-off starts again at 10 ms once a process has finished an input, and once an input was dropped.
 //!
-//! The death of any process of a run or chain ends all of them. The guilty message is not known then, so the
-//! messages that were in flight are replayed one at a time until it is found.
+//! After a death it is not known which of the unfinished inputs killed the process. They are replayed one at a time, and
+//! one that kills three processes is dropped and named (`ledger/trial.rs`, with a table). Then inputs are sent at full
+//! speed again. The death of any process of a run or chain ends all of them.
 //!
 //! A process *hangs* if it has unfinished input and no output for [`Module::patience`]; until its first output it
 //! has 20 s. A process that reports `done` may hold messages longer, if it reads its control descriptor: the link
 //! tests that with a frame of an unknown kind, which the process ignores.
 //!
 //! At the end of the flow the link closes the input of the process, which then sends all messages that it holds and
-//! exits with status 0.
+//! exits with status 0. The end waits while unfinished inputs are replayed ([`Link::is_settling`]).
 //!
 //! # Pairs with a history
 //!
@@ -62,10 +62,16 @@ mod ledger;
 #[cfg(test)]
 mod ledger_tests;
 mod member;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod model_tests;
 mod pipes;
 mod reader;
 mod reason;
 mod spawner;
+#[cfg(test)]
+mod stage_tests;
 mod supervisor;
 #[cfg(test)]
 mod tests;
@@ -76,8 +82,8 @@ pub use ledger::Limits;
 pub use spawner::{AllowedProgram, Spawner};
 
 use contract::{
-    Body, Choice, Half, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult, Time,
-    Value,
+    Body, Choice, Half, Incident, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult,
+    Time, Value,
 };
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -346,7 +352,11 @@ impl Link for Process {
         choices
     }
 
-    fn incidents(&mut self) -> Vec<String> {
+    fn is_settling(&self) -> bool {
+        self.is_first() && self.run().is_settling()
+    }
+
+    fn incidents(&mut self) -> Vec<Incident> {
         self.run().incidents(self.stage)
     }
 }

@@ -11,15 +11,11 @@ use smallvec::SmallVec;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 use sys::poller::PollSet;
 use wire::{ModuleFrame, Word};
 
 /// Capacity of a pipe: enough for a burst, but small enough that messages do not become stale in it.
 const PIPE_BYTES: usize = 256 << 10;
-
-/// Quiet time after which unfinished messages in a chain are assumed to wait for more input.
-const QUIET: Duration = Duration::from_millis(20);
 
 /// Names of the descriptors in the poll set.
 const INPUT: u64 = 0;
@@ -48,7 +44,7 @@ pub(super) struct Pipes {
     /// Messages that are complete, by the words received.
     complete: u64,
     /// Time of the last read or write.
-    moved_at: Time,
+    pub(super) moved_at: Time,
 }
 
 impl Pipes {
@@ -131,18 +127,12 @@ impl Pipes {
         Ok(has_read)
     }
 
-    /// Writes as far as there is room; a gap goes before its message. With `is_cautious`, writes one input at a
-    /// time and returns false while another one is in flight.
-    pub(super) fn write(
-        &mut self,
-        ledger: &mut Ledger,
-        member: &mut Member,
-        is_cautious: bool,
-        now: Time,
-    ) -> bool {
+    /// Writes the inputs before number `until`, as far as there is room; a gap goes before its message. Returns false if
+    /// others wait.
+    pub(super) fn write(&mut self, ledger: &mut Ledger, member: &mut Member, until: u64, now: Time) -> bool {
         while let Some(input) = &self.input {
-            let is_busy = !ledger.is_idle() && now < self.moved_at.after(QUIET);
-            if is_cautious && is_busy && ledger.has_next() && !ledger.is_mid_message() {
+            let most = usize::try_from(until.saturating_sub(ledger.handed())).unwrap_or(usize::MAX);
+            if most == 0 && ledger.has_next() {
                 return false;
             }
             if let Some(at) = ledger.next_gap() {
@@ -159,7 +149,7 @@ impl Pipes {
             match self.gap_pending {
                 // Atomic (`pipe(7)`).
                 true => slices.push(IoSlice::new(&gap)),
-                false => ledger.next_slices(if is_cautious { 1 } else { usize::MAX }, &mut slices),
+                false => ledger.next_slices(most, &mut slices),
             }
             if slices.is_empty() {
                 self.watch(false);

@@ -170,15 +170,27 @@ impl Lines {
             let unused = self.buffer.unused();
             let end = unused.iter().position(|byte| *byte == b'\n');
             let length = end.or((unused.len() > LINE_BYTES_MAX).then_some(unused.len()))?;
-            let text = &unused[..length.min(LINE_BYTES_MAX)];
-            let line: String =
-                String::from_utf8_lossy(text).chars().filter(|character| !character.is_control()).collect();
+            let line = printable(&unused[..length]);
             self.buffer.used += length + usize::from(end.is_some());
-            if !line.trim().is_empty() {
-                return Some(line);
+            if line.is_some() {
+                return line;
             }
         }
     }
+
+    /// Returns the last line, without its end.
+    pub(super) fn rest(&mut self) -> Option<String> {
+        let line = printable(self.buffer.unused());
+        self.buffer.used = self.buffer.bytes.len();
+        line
+    }
+}
+
+/// The text of a line up to the length limit, unless it is empty.
+fn printable(line: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&line[..line.len().min(LINE_BYTES_MAX)]);
+    let text: String = text.chars().filter(|character| !character.is_control()).collect();
+    Some(text).filter(|text| !text.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -241,6 +253,7 @@ mod tests {
         assert_eq!(lines.next().as_deref(), Some("[2Jtwo"));
         assert_eq!(lines.next(), Some("x".repeat(LINE_BYTES_MAX)));
         assert_eq!(lines.next(), None);
+        assert_eq!((lines.rest().as_deref(), lines.rest()), (Some("end"), None));
     }
 
     proptest! {

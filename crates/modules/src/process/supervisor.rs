@@ -1,12 +1,18 @@
 //! Supervises the processes of one run: starts, checks and restarts them. The states are in [`super`].
 
+mod failure;
+
 use super::checkpoint::Saved;
 use super::group::{Event, ProcessGroup, Program, ReadOutcome, StageFault};
 use super::ledger::{Ledger, ProtocolError};
 use super::window::Window;
 use super::{Module, SharedRun, move_all, reason};
-use contract::{Body, Drop, Feedback, Half, Input, Message, Outbox, Port, StageError, StageResult, Time};
+use contract::{
+    Body, Drop, Feedback, Half, Incident, Input, Message, Outbox, Port, StageError, StageResult, Time,
+};
+use failure::EXIT_TIMEOUT;
 use links::shm::{self, Geometry};
+use pipeline::REFUSED;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +21,17 @@ use sys::poller::PollSet;
 use wire::module::ModuleFeedback;
 use wire::{ModuleFrame, ModuleReport};
 
-/// A frame of an unknown kind, which a process ignores: tests that it reads its control descriptor.
-const PROBE: ModuleFrame = ModuleFrame::Unknown(u8::MAX);
-/// Timeout until the first output: an interpreter starts slowly on a busy host.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
-/// First and longest back-off before a restart.
-const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
-/// Most incidents that wait to be reported, per stage.
-const INCIDENTS_MAX: usize = 32;
+/// Most incidents that wait to be reported, per stage, and most of those that name lost messages.
+const INCIDENTS_MAX: [usize; 2] = [32, 1024];
 /// Most lines of standard error that are reported, per start.
 const LINES_MAX: usize = 20;
 /// Interval between requests for reports on shared memory, while messages move: no stage needs a timer for it.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Polling interval while something waits for room without a notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The same while an input on trial is in flight. A process that finishes it gives notice.
+const TRIAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Tags of control messages between the links of a pair with a history.
 const STAGE_TAG: u8 = 0;
@@ -61,10 +64,12 @@ struct StageState {
     module: Module,
     /// Output for its link.
     outbox: Outbox,
-    incidents: Vec<String>,
+    incidents: Vec<Incident>,
     /// Lines of its standard error since the start: their number, the last one.
     lines: usize,
     last_line: Option<String>,
+    /// The error with which it is about to exit.
+    error: Option<String>,
     unread_frames: u64,
     /// The stage's last report.
     report: ModuleReport,
@@ -72,9 +77,29 @@ struct StageState {
 
 impl StageState {
     fn add_incident(&mut self, text: String) {
-        if self.incidents.len() < INCIDENTS_MAX {
-            self.incidents.push(format!("{} half {text}", self.module.half));
+        self.add(text, false);
+    }
+
+    /// Adds an incident that names a lost message.
+    fn add_loss(&mut self, text: String) {
+        self.add(text, true);
+    }
+
+    fn add(&mut self, text: String, is_loss: bool) {
+        let known = self.incidents.iter().filter(|incident| incident.is_loss == is_loss).count();
+        if known < INCIDENTS_MAX[usize::from(is_loss)] {
+            let text = format!("{} half {text}", self.module.half);
+            self.incidents.push(Incident { text, is_loss });
         }
+    }
+
+    /// Records a line of standard error. A process on trial repeats the lines of those before it.
+    fn add_line(&mut self, line: String, is_on_trial: bool) {
+        self.lines += 1;
+        if self.lines <= LINES_MAX && !is_on_trial {
+            self.add_incident(format!("prints: {line}"));
+        }
+        self.last_line = Some(line);
     }
 }
 
@@ -112,9 +137,9 @@ pub(super) struct Supervisor {
     has_sent: bool,
     /// When something was last found waiting for room without a notification.
     blocked_at: Option<Time>,
-    /// Send inputs one at a time up to this one: one of them killed a process.
-    cautious_until: u64,
-    /// Starts since a process finished an input.
+    /// When a process reported the error with which it is about to exit.
+    error_at: Option<Time>,
+    /// Failures since a process finished an input, or since an input was dropped.
     attempts: u32,
     committed_before: u64,
     starts: u64,
@@ -156,6 +181,7 @@ impl Supervisor {
             incidents: Vec::new(),
             lines: 0,
             last_line: None,
+            error: None,
             unread_frames: 0,
             report: ModuleReport::default(),
         };
@@ -177,7 +203,7 @@ impl Supervisor {
             is_probed: false,
             has_sent: false,
             blocked_at: None,
-            cautious_until: 0,
+            error_at: None,
             attempts: 0,
             committed_before: 0,
             starts: 0,
@@ -223,18 +249,19 @@ impl Supervisor {
             for frame in &stage_state.module.greeting {
                 group.queue_frame(stage, frame, 0);
             }
-            (stage_state.lines, stage_state.last_line) = (0, None);
+            (stage_state.lines, stage_state.last_line, stage_state.error) = (0, None, None);
         }
         if let Some(shared) = &self.shared {
             group.set_window(shared.window.messages());
         }
-        group.is_cautious = self.ledger.committed() < self.cautious_until;
+        group.begin(now, self.patience() / 2);
         group.write(&mut self.ledger);
         self.incarnation = self.incarnation.saturating_add(1);
         self.starts += 1;
         self.committed_before = self.ledger.committed();
         (self.progress_at, self.was_idle, self.is_probed) = (now, true, false);
-        (self.is_renewing, self.has_sent, self.blocked_at) = (false, false, None);
+        (self.is_renewing, self.has_sent) = (false, false);
+        (self.blocked_at, self.error_at) = (None, None);
         self.state = State::Running(Box::new(group));
     }
 
@@ -251,14 +278,6 @@ impl Supervisor {
                 self.stages[0].add_incident(format!("cannot start: {error}; next attempt in {delay:?}"));
             }
         }
-    }
-
-    fn back_off(&mut self) -> Duration {
-        if self.ledger.committed() > self.committed_before {
-            self.attempts = 0;
-        }
-        self.attempts += 1;
-        (BACK_OFF[0] * (1 << (self.attempts - 1).min(16))).min(BACK_OFF[1])
     }
 
     /// Returns true if a new process would have something to do.
@@ -283,7 +302,11 @@ impl Supervisor {
                 State::Running(_) => match self.poll_processes(now) {
                     Status::Alive => break,
                     Status::Ended => {
-                        self.ledger.on_end();
+                        let unanswered = self.ledger.on_end();
+                        if unanswered > 0 {
+                            self.stages[0]
+                                .add_loss(format!("lost {unanswered} messages: it exited without an answer"));
+                        }
                         self.release_outputs();
                         self.state = State::Waiting(now);
                     }
@@ -301,6 +324,7 @@ impl Supervisor {
         let State::Running(group) = &mut self.state else { return Status::Alive };
         let (ledger, stages, has_covers) =
             (&mut self.ledger, &mut self.stages, self.shared.is_some() || self.has_words);
+        let error_at = &mut self.error_at;
         let mut has_moved = false;
         let outcome = group.read(now, |event| {
             match event {
@@ -318,21 +342,20 @@ impl Supervisor {
                 }
                 Event::Frame(stage, at, ModuleFrame::Drop { count, reason }) => {
                     has_moved = true;
+                    // A half of Outboard's own reports what its stage could not use.
+                    let is_loss = stages[stage].module.is_own && reason == REFUSED;
                     let reason = reason::interned(&reason).unwrap_or("dropped by its module");
-                    ledger.on_drop(stage, Drop { reason, count }, has_covers.then_some(at))?;
+                    ledger.on_drop(stage, Drop { reason, count, is_loss }, has_covers.then_some(at))?;
+                }
+                Event::Frame(stage, _, ModuleFrame::Error(problem)) => {
+                    stages[stage].error.get_or_insert(problem);
+                    error_at.get_or_insert(now);
                 }
                 Event::Frame(stage, _, frame) => {
                     has_moved |= !matches!(frame, ModuleFrame::Report(_));
                     take_frame(frame, ledger, &mut stages[stage])?;
                 }
-                Event::Line(stage, line) => {
-                    let stage_state = &mut stages[stage];
-                    stage_state.lines += 1;
-                    if stage_state.lines <= LINES_MAX {
-                        stage_state.add_incident(format!("prints: {line}"));
-                    }
-                    stage_state.last_line = Some(line);
-                }
+                Event::Line(stage, line) => stages[stage].add_line(line, ledger.is_on_trial()),
             }
             Ok(())
         });
@@ -355,7 +378,6 @@ impl Supervisor {
         if ledger.is_untouched() && ledger.next_era().is_some() {
             ledger.begin_era();
         }
-        group.is_cautious = ledger.committed() < self.cautious_until;
         group.write(ledger);
         let follows = ledger.next_era().is_some();
         if (self.is_ending || self.is_renewing || follows) && !ledger.has_next() {
@@ -363,7 +385,10 @@ impl Supervisor {
         }
         self.blocked_at = group.is_blocked().then_some(now);
         if let Some((stage, status)) = status {
-            return match group.is_input_ended() && status.success() && !ledger.has_next() {
+            let is_expected = group.is_input_ended() && status.success() && self.error_at.is_none();
+            // Its last frame reports all inputs done.
+            let is_complete = !ledger.has_next() && (ledger.is_idle() || !ledger.reports_done());
+            return match is_expected && is_complete {
                 true => Status::Ended,
                 false => Status::Failed {
                     stage,
@@ -377,80 +402,11 @@ impl Supervisor {
             (self.reports_requested_at, self.is_report_due) = (now, false);
         }
         self.note_progress(has_moved, now);
-        if !self.was_idle && now >= self.timeout_at() { self.on_timeout(now) } else { Status::Alive }
-    }
-
-    /// Updates the time since which unfinished input has had no output.
-    fn note_progress(&mut self, has_moved: bool, now: Time) {
-        let is_input_ended = matches!(&self.state, State::Running(group) if group.is_input_ended());
-        let is_idle = self.ledger.is_idle() && !is_input_ended;
-        if is_idle || has_moved || self.was_idle {
-            (self.progress_at, self.is_probed) = (now, false);
+        match self.error_at {
+            Some(at) if now >= at.after(EXIT_TIMEOUT) => self.on_exit_timeout(),
+            None if !self.was_idle && now >= self.timeout_at() => self.on_timeout(now),
+            _ => Status::Alive,
         }
-        self.was_idle = is_idle;
-    }
-
-    fn patience(&self) -> Duration {
-        self.stages.iter().map(|stage_state| stage_state.module.patience).max().unwrap_or_default()
-    }
-
-    fn timeout_at(&self) -> Time {
-        let patience = if self.has_sent { self.patience() } else { self.patience().max(STARTUP_TIMEOUT) };
-        let is_asked = self.is_probed || !self.ledger.reports_done();
-        self.progress_at.after(if is_asked { patience } else { patience / 2 })
-    }
-
-    fn on_timeout(&mut self, now: Time) -> Status {
-        let patience = self.patience();
-        let State::Running(group) = &mut self.state else { return Status::Alive };
-        if self.ledger.reports_done() && !self.is_probed {
-            self.is_probed = true;
-            group.queue_frame_all(&PROBE, self.ledger.position());
-            group.write(&mut self.ledger);
-            return Status::Alive;
-        }
-        let unresponsive = group.unresponsive();
-        if self.ledger.reports_done() && unresponsive.is_none() && !group.is_input_ended() {
-            (self.progress_at, self.is_probed) = (now, false);
-            return Status::Alive;
-        }
-        Status::failed(unresponsive.unwrap_or(0), format!("hung (no output for {patience:?}) and was killed"))
-    }
-
-    /// A process failed: ends the run and schedules a restart.
-    fn on_failure(&mut self, stage: usize, why: &str, is_outside: bool, now: Time) {
-        // Confirmed output leaves with the mark of its own incarnation.
-        self.release_outputs();
-        let unread = match &mut self.state {
-            State::Running(group) => group.unread(),
-            _ => 0,
-        };
-        if self.stages.len() > 1 && !is_outside {
-            self.cautious_until = self.ledger.handed();
-        }
-        let death = self.ledger.on_death(unread, is_outside);
-        self.failures += 1;
-        let delay = self.back_off();
-        // The old state is dropped here, which kills the processes.
-        self.state = State::Waiting(now.after(delay));
-        let stage_state = &mut self.stages[stage];
-        let mut text = why.to_string();
-        if let Some(line) = &stage_state.last_line {
-            text.push_str(&format!(" (last line: {line})"));
-        }
-        text.push_str(&reason::memory_hint(stage_state.last_line.as_deref()));
-        text.push_str(&format!("; restart in {delay:?}"));
-        if death.replayed > 0 {
-            text.push_str(&format!(", {} messages are replayed", death.replayed));
-        }
-        if death.poisoned > 0 {
-            text.push_str("; the message that crashed it three times is dropped");
-        }
-        if death.unreadable > 0 {
-            text.push_str(&format!("; {} messages are lost with its history", death.unreadable));
-        }
-        stage_state.add_incident(text);
-        self.request_renewal();
     }
 
     /// The sink's link requests a new incarnation, once for each.
@@ -594,7 +550,7 @@ impl Supervisor {
     }
 
     /// Takes the incidents of a stage since the last call.
-    pub(super) fn incidents(&mut self, stage: usize) -> Vec<String> {
+    pub(super) fn incidents(&mut self, stage: usize) -> Vec<Incident> {
         std::mem::take(&mut self.stages[stage].incidents)
     }
 
@@ -608,13 +564,15 @@ impl Supervisor {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let at = match &self.state {
+            State::Running(_) if self.error_at.is_some() => self.error_at.map(|at| at.after(EXIT_TIMEOUT)),
             State::Running(_) if self.was_idle => None,
             State::Running(_) => Some(self.timeout_at()),
             State::Waiting(at) => Some(*at).filter(|_| self.can_start()),
             State::Ended => None,
         };
-        let next_poll = self.blocked_at.map(|at| at.after(POLL_INTERVAL));
+        let interval = if self.ledger.is_on_trial() { TRIAL_POLL_INTERVAL } else { POLL_INTERVAL };
         let is_running = matches!(self.state, State::Running(_));
+        let next_poll = self.blocked_at.filter(|_| is_running).map(|at| at.after(interval));
         let next_report =
             (self.is_report_due && is_running).then(|| self.reports_requested_at.after(REPORT_INTERVAL));
         at.into_iter().chain(next_poll).chain(next_report).min()
@@ -716,7 +674,6 @@ fn take_frame(
             }
             stage_state.report = report;
         }
-        ModuleFrame::Error(problem) => return Err(ProtocolError(format!("it failed: {problem}"))),
         _ => {}
     }
     Ok(())

@@ -68,6 +68,8 @@ pub struct ModuleRequest {
 pub struct ModuleEnd {
     /// Dropped messages, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// Those among them that a failure lost.
+    pub losses: BTreeMap<String, u64>,
     /// Error of the first container that the module rejected.
     pub refusal: Option<String>,
 }
@@ -116,7 +118,8 @@ pub fn run_pair(
     let carrier = Carrier::Pipes(readers, writers);
     let stage_loop = StageLoop::new(prepared.stage, prepared.properties, carrier, control, Peer::OtherHalf);
     let ended = stage_loop.run(Some(stop))?;
-    Ok(ModuleEnd { drops: ended.drops, refusal: ended.refusal.map(|error| error.to_string()) })
+    let refusal = ended.refusal.map(|error| error.to_string());
+    Ok(ModuleEnd { drops: ended.drops.counts, losses: ended.drops.losses, refusal })
 }
 
 /// Runs a half of a pair for the runner that started this process. Messages use `carrier`, control frames use
@@ -179,10 +182,16 @@ fn prepare(
         prepared.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     options.push((REPORTS_DONE.into(), "true".into()));
     control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
+    let carrier = open_carrier(carrier, rustix::stdio::stdout())?;
+    Ok((prepared, carrier))
+}
+
+/// Opens the descriptors of a half. A pipe carries its messages to `output`.
+fn open_carrier(carrier: CarrierKind, output: BorrowedFd<'_>) -> Result<Carrier, ServiceError> {
     if let CarrierKind::Shared { number, first } = carrier {
         let stage_end = StageEnd::open(number, (first..).map(sys::descriptor::inherited));
         let stage_end = stage_end.map_err(|error| ServiceError::os("the descriptors of a run", error))?;
-        return Ok((prepared, Carrier::Run(Box::new(stage_end), false)));
+        return Ok(Carrier::Run(Box::new(stage_end), false));
     }
     let open = |fd: BorrowedFd<'_>, name: &str| {
         pipes::duplicate(fd)
@@ -190,14 +199,32 @@ fn prepare(
             .map_err(|error| ServiceError::os(format!("opening {name}"), error))
     };
     let reader = Reader::new("descriptor 0", open(rustix::stdio::stdin(), "descriptor 0")?);
-    let writer = Writer::new("descriptor 1", open(rustix::stdio::stdout(), "descriptor 1")?);
+    let writer = Writer::new("descriptor 1", open(output, "descriptor 1")?);
     let failed = |error| ServiceError::os("preparing descriptors 0 and 1", error);
     let (reader, writer) = (reader.map_err(failed)?, writer.map_err(failed)?);
-    let carrier = match carrier {
+    Ok(match carrier {
         CarrierKind::Chain => Carrier::Chain(Box::new(ChainEnd::new(reader, writer))),
         _ => Carrier::Pipes(vec![reader], vec![writer]),
-    };
-    Ok((prepared, carrier))
+    })
+}
+
+/// Runs a stage of a test as [`serve_module`] runs those of a pair.
+#[cfg(test)]
+pub(crate) fn serve_stage(
+    stage: Box<dyn Stage>,
+    carrier: CarrierKind,
+    output: BorrowedFd<'_>,
+) -> Result<(), ServiceError> {
+    let failed = |error| ServiceError::os("the control channel", error);
+    let descriptor = sys::descriptor::inherited(3).map_err(failed)?;
+    let mut control = Control::on(descriptor.as_fd()).map_err(failed)?;
+    let Greeting { role, format, .. } = greeting(&mut control)?;
+    let options = vec![(REPORTS_DONE.into(), "true".into())];
+    control.send(0, &ModuleFrame::Hello { version: MODULE_VERSION, role, format, options });
+    let (half, promises) = (Half::Source, contract::Promises::default());
+    let properties = HalfProperties { half, promises, has_side_ports: false };
+    let carrier = open_carrier(carrier, output)?;
+    StageLoop::new(stage, properties, carrier, control, Peer::Runner).run(None).map(drop)
 }
 
 /// Carrier of the messages between a half and its runner.

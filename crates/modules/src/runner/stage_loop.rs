@@ -15,7 +15,7 @@ use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError
 use links::shm::Received;
 use pipeline::DropCounts;
 use pipeline::REFUSED;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::stop::Stop;
@@ -53,8 +53,8 @@ pub(super) struct HalfProperties {
 /// Result of a half that did not fail.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Dropped messages, by reason.
-    pub(super) drops: BTreeMap<String, u64>,
+    /// Dropped messages, by reason, and those among them that were lost.
+    pub(super) drops: DropCounts,
     /// Error of the first container that the stage rejected.
     pub(super) refusal: Option<StageError>,
 }
@@ -146,7 +146,7 @@ impl StageLoop {
             self.control.send(self.outputs, &ModuleFrame::Error(error.to_string()));
         }
         self.close();
-        result.map(|()| Ended { drops: self.drops.counts, refusal: self.refusal })
+        result.map(|()| Ended { drops: self.drops, refusal: self.refusal })
     }
 
     fn run_to_end(&mut self, stop: Option<&Stop>) -> Result<(), ServiceError> {
@@ -343,8 +343,8 @@ impl StageLoop {
             };
             match port.map(|port| self.carrier.push(port, message)).transpose()? {
                 Some(None) => self.outputs += 1,
-                Some(Some(_)) => self.drop_counted("larger than a container", 1),
-                None => self.drop_counted("no pipe for its port", 1),
+                Some(Some(_)) => self.drop_counted("larger than a container", 1, true),
+                None => self.drop_counted("no pipe for its port", 1, false),
             }
         }
         self.carrier.flush_bursts(now)?;
@@ -352,12 +352,12 @@ impl StageLoop {
             self.control.send(self.outputs, &ModuleFrame::Peer(control));
         }
         for dropped in std::mem::take(&mut self.out.drops) {
-            self.drop_counted(dropped.reason, dropped.count);
+            self.drop_counted(dropped.reason, dropped.count, dropped.is_loss);
         }
         match result {
             Err(StageError::Own(problem)) if messages == 0 => Err(ServiceError::Peer(problem)),
             Err(error) if messages > 0 => {
-                self.drop_counted(REFUSED, messages);
+                self.drop_counted(REFUSED, messages, true);
                 self.refusal.get_or_insert(error);
                 Ok(())
             }
@@ -365,8 +365,11 @@ impl StageLoop {
         }
     }
 
-    fn drop_counted(&mut self, reason: &str, count: u64) {
-        self.drops.add(reason, count);
+    fn drop_counted(&mut self, reason: &str, count: u64, is_loss: bool) {
+        match is_loss {
+            true => self.drops.add_loss(reason, count),
+            false => self.drops.add(reason, count),
+        }
         if self.peer == Peer::Runner {
             self.unsent_drops.add(reason, count);
         }

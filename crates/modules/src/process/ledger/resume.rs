@@ -15,13 +15,14 @@ impl Ledger {
                 message.body.skip_front(Container::BYTES);
                 message.body = message.body.split_off_front(length).unwrap_or_default();
             }
-            SavedInput { message, era: kept.era, has_gap: kept.has_gap }
+            SavedInput { number: kept.number, message, era: kept.era, has_gap: kept.has_gap }
         };
         Saved {
             has_finished: self.committed > 0,
             is_truncated: self.is_truncated,
             era: self.era,
             newest_era: self.newest_era,
+            admitted: self.admitted,
             released: self.released,
             counted_drops: self.counted_drops,
             outputs: self.ready.iter().map(|(_, output)| output.clone()).collect(),
@@ -32,10 +33,11 @@ impl Ledger {
 
     /// Continues the ledger of another process in this new one, as after the death of a process.
     pub(in super::super) fn restore(&mut self, saved: Saved) {
-        for SavedInput { message, era, has_gap } in saved.inputs {
-            self.gap_pending = has_gap;
+        for SavedInput { number, message, era, has_gap } in saved.inputs {
+            (self.gap_pending, self.admitted) = (has_gap, number.saturating_sub(1));
             self.admit(message, era);
         }
+        self.admitted = saved.admitted;
         (self.era, self.newest_era) = (saved.era, saved.newest_era);
         (self.released, self.counted_drops) = (saved.released, saved.counted_drops);
         self.is_truncated = saved.is_truncated;

@@ -1,0 +1,151 @@
+//! Failures of the processes of a run: silence, the report of a failure, the back-off before a restart.
+
+use super::super::group::PROBE;
+use super::{State, Status, Supervisor, reason};
+use crate::process::ledger::Death;
+use contract::Time;
+use std::time::Duration;
+
+/// Timeout until the first output: an interpreter starts slowly on a busy host.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for a process to exit after it has reported an error. It prints the cause meanwhile.
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// First and longest back-off before a restart.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(5)];
+/// Failures without progress, after which the end of the flow no longer waits for a process: more than a message survives
+/// that an external signal kills.
+const ATTEMPTS_MAX: u32 = 14;
+
+impl Supervisor {
+    /// Returns the time before the next start. It doubles with each failure without progress.
+    pub(super) fn back_off(&mut self) -> Duration {
+        if self.ledger.committed() > self.committed_before {
+            (self.attempts, self.committed_before) = (0, self.ledger.committed());
+        }
+        self.attempts += 1;
+        (BACK_OFF[0] * (1 << (self.attempts - 1).min(16))).min(BACK_OFF[1])
+    }
+
+    /// Returns true while unfinished inputs have a bounded time: the process has been told the end, or it is restarted for
+    /// them.
+    pub(in super::super) fn is_settling(&self) -> bool {
+        let is_bounded = match &self.state {
+            State::Running(group) => group.is_input_ended() || self.ledger.is_on_trial(),
+            State::Waiting(_) => self.can_start(),
+            State::Ended => false,
+        };
+        is_bounded && self.ledger.unfinished() > 0 && self.attempts <= ATTEMPTS_MAX
+    }
+
+    /// Updates the time since which unfinished input has had no output.
+    pub(super) fn note_progress(&mut self, has_moved: bool, now: Time) {
+        let is_input_ended = matches!(&self.state, State::Running(group) if group.is_input_ended());
+        let is_idle = self.ledger.is_idle() && !is_input_ended;
+        if is_idle || has_moved || self.was_idle {
+            (self.progress_at, self.is_probed) = (now, false);
+        }
+        self.was_idle = is_idle;
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.stages.iter().map(|stage_state| stage_state.module.patience).max().unwrap_or_default()
+    }
+
+    pub(super) fn timeout_at(&self) -> Time {
+        let patience = if self.has_sent { self.patience() } else { self.patience().max(STARTUP_TIMEOUT) };
+        let is_asked = self.is_probed || !self.ledger.reports_done();
+        self.progress_at.after(if is_asked { patience } else { patience / 2 })
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Time) -> Status {
+        let patience = self.patience();
+        let State::Running(group) = &mut self.state else { return Status::Alive };
+        if self.ledger.reports_done() && !self.is_probed {
+            self.is_probed = true;
+            group.queue_frame_all(&PROBE, 0);
+            group.write(&mut self.ledger);
+            return Status::Alive;
+        }
+        let unresponsive = group.unresponsive();
+        if self.ledger.reports_done() && unresponsive.is_none() && !group.is_input_ended() {
+            (self.progress_at, self.is_probed) = (now, false);
+            return Status::Alive;
+        }
+        Status::failed(unresponsive.unwrap_or(0), format!("hung (no output for {patience:?}) and was killed"))
+    }
+
+    /// A process reported an error, but does not exit.
+    pub(super) fn on_exit_timeout(&self) -> Status {
+        let stage = self.stages.iter().position(|stage_state| stage_state.error.is_some());
+        Status::failed(stage.unwrap_or(0), "did not exit and was killed".into())
+    }
+
+    /// A process failed: ends the run and schedules a restart.
+    pub(super) fn on_failure(&mut self, stage: usize, why: &str, is_outside: bool, now: Time) {
+        // Confirmed output leaves with the mark of its own incarnation.
+        self.release_outputs();
+        let was_on_trial = self.ledger.is_on_trial();
+        let mut unread = 0;
+        if let State::Running(group) = &mut self.state {
+            unread = group.unread();
+            for (stage, line) in group.last_lines() {
+                self.stages[stage].add_line(line, was_on_trial);
+            }
+        }
+        let death = self.ledger.on_death(unread, is_outside);
+        self.failures += 1;
+        if death.dropped.is_some() {
+            self.attempts = 0;
+        }
+        let delay = self.back_off();
+        // The old state is dropped here, which kills the processes.
+        self.state = State::Waiting(now.after(delay));
+        let cause = self.cause(stage, why);
+        self.report_failure(stage, &cause, death, delay, was_on_trial && !is_outside);
+        self.request_renewal();
+    }
+
+    /// The cause of a failure, with the last words of the stage.
+    fn cause(&self, stage: usize, why: &str) -> String {
+        let stage_state = &self.stages[stage];
+        let mut cause = match &stage_state.error {
+            Some(error) => format!("failed: {error}"),
+            None => why.to_string(),
+        };
+        // A module reports its error in a frame and prints it.
+        let is_news = |line: &&String| {
+            !cause.contains(*line) && !stage_state.error.as_ref().is_some_and(|error| line.contains(error))
+        };
+        if let Some(line) = stage_state.last_line.as_ref().filter(is_news) {
+            cause.push_str(&format!(" (last line: {line})"));
+        }
+        cause.push_str(&reason::memory_hint(stage_state.last_line.as_deref()));
+        cause
+    }
+
+    /// Reports a failure. While inputs are on trial, only the result is of interest.
+    fn report_failure(
+        &mut self,
+        stage: usize,
+        cause: &str,
+        death: Death,
+        delay: Duration,
+        is_on_trial: bool,
+    ) {
+        let stage_state = &mut self.stages[stage];
+        if death.suspect.is_none() && death.dropped.is_none() || !is_on_trial {
+            let mut text = format!("{cause}; restart in {delay:?}");
+            if death.replayed > 0 {
+                text.push_str(&format!(", {} messages are replayed", death.replayed));
+            }
+            stage_state.add_incident(text);
+        }
+        if let Some(number) = death.dropped {
+            stage_state.add_loss(format!("lost message {number}, which it cannot process: {cause}"));
+        }
+        if death.unreadable > 0 {
+            let count = death.unreadable;
+            stage_state.add_loss(format!("lost {count} messages with its history: {cause}"));
+        }
+    }
+}
