@@ -63,15 +63,24 @@ enum Carrier {
     Shared(Box<HostEnd>),
 }
 
+/// Frames that ask all processes whether they hold the input on trial.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    /// Time of the last one.
+    at: Time,
+    /// Their number.
+    frames: usize,
+}
+
 /// Running processes. Dropping it kills and reaps them and all their children.
 pub(super) struct ProcessGroup {
     // Dropped first: the memory that a stage writes must be unmapped after the stage has gone.
     members: Vec<Member>,
     carrier: Carrier,
     set: Arc<PollSet>,
-    /// When the processes were asked for the input on trial.
-    asked_at: Option<Time>,
-    /// Time after which an input on trial counts as held by processes that do not answer.
+    /// The processes were asked for the input on trial.
+    asked: Option<Asked>,
+    /// Time after which an input on trial counts as held by a program that does not answer.
     hold: Duration,
     /// A message waits for room.
     is_blocked: bool,
@@ -124,7 +133,7 @@ impl ProcessGroup {
             members,
             carrier,
             set: set.clone(),
-            asked_at: None,
+            asked: None,
             hold: Duration::ZERO,
             is_blocked: false,
             is_awaited: true,
@@ -136,7 +145,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Begins at this time. An input on trial counts as held by processes that do not answer for `hold`.
+    /// Begins at this time. An input on trial counts as held by a program that does not answer for `hold`.
     pub(super) fn begin(&mut self, now: Time, hold: Duration) {
         (self.read_at, self.hold) = (now, hold);
         if let Carrier::Pipes(pipes) = &mut self.carrier {
@@ -267,30 +276,34 @@ impl ProcessGroup {
     /// or when it holds that one until more come.
     ///
     /// A busy process does not read its control descriptor; one that waits for input does. So a frame shows the
-    /// difference. It is sent when the process has read the input: a module reads input and frames together, and then
-    /// handles the input.
+    /// difference. A process may read an input and a frame together, and then handle the input: the first frame is sent
+    /// when the input has been read, and each later process of a chain gets two more frames, one after the other, so that
+    /// it has handled the input when it reads the second one.
     fn sendable(&mut self, ledger: &Ledger) -> u64 {
         let (until, now) = (ledger.sendable(), self.read_at);
         let Carrier::Pipes(pipes) = &self.carrier else { return until };
         // A program that never reports `done` answers each input.
         if until > ledger.handed() || !ledger.reports_done() {
-            self.asked_at = None;
+            self.asked = None;
             return until;
         }
-        let Some(asked_at) = self.asked_at else {
-            if pipes.unread() == 0 && now >= pipes.moved_at.after(QUIET) {
-                self.asked_at = Some(now);
-                match ledger.has_flushes() {
-                    true => self.queue_frame_all(&ModuleFrame::Flush, ledger.sent_position()),
-                    // Its position is in the past, so that it holds up no other frame.
-                    false => self.queue_frame_all(&PROBE, 0),
-                }
-            }
-            return until;
-        };
         let is_overdue = now >= pipes.moved_at.after(self.hold);
-        let holds = is_overdue || now >= asked_at.after(QUIET) && self.unresponsive().is_none();
-        until + u64::from(holds)
+        let asked = match self.asked {
+            None if pipes.unread() > 0 || now < pipes.moved_at.after(QUIET) => return until,
+            None => 0,
+            Some(Asked { at, frames }) if now >= at.after(QUIET) && self.unresponsive().is_none() => frames,
+            Some(_) => return until + u64::from(is_overdue),
+        };
+        if asked == 2 * self.members.len() - 1 {
+            return until + 1;
+        }
+        self.asked = Some(Asked { at: now, frames: asked + 1 });
+        match ledger.has_flushes() {
+            true => self.queue_frame_all(&ModuleFrame::Flush, ledger.sent_position()),
+            // Its position is in the past, so that it holds up no other frame.
+            false => self.queue_frame_all(&PROBE, 0),
+        }
+        until
     }
 
     /// Writes messages and frames as far as there is room.
@@ -301,7 +314,7 @@ impl ProcessGroup {
                 let sent = ledger.handed();
                 self.is_blocked = !pipes.write(ledger, &mut self.members[0], until, self.read_at);
                 if ledger.handed() > sent {
-                    self.asked_at = None;
+                    self.asked = None;
                 }
             }
             Carrier::Shared(host) => {
