@@ -21,6 +21,8 @@ const WAKEUP: u64 = 5;
 const POLL_EVERY: Duration = Duration::from_millis(1);
 /// Quiet time after which a process is asked whether it holds an input on trial, and after which its silence is the answer.
 const QUIET: Duration = Duration::from_millis(20);
+/// Time after which an input on trial counts as held by a program that reads no control frames.
+const IGNORES_FRAMES: Duration = Duration::from_secs(1);
 /// Most messages read from a ring at once.
 const RETURNED_MAX: usize = 4096;
 
@@ -70,6 +72,7 @@ struct Asked {
     at: Time,
     /// Their number.
     frames: usize,
+    ignores_frames: bool,
 }
 
 /// Running processes. Dropping it kills and reaps them and all their children.
@@ -80,8 +83,8 @@ pub(super) struct ProcessGroup {
     set: Arc<PollSet>,
     /// The processes were asked for the input on trial.
     asked: Option<Asked>,
-    /// Time after which an input on trial counts as held by a program that does not answer.
-    hold: Duration,
+    /// Time after which an input on trial counts as held by a program that does not answer. `None`: it always answers.
+    hold: Option<Duration>,
     /// A message waits for room.
     is_blocked: bool,
     /// The caller has waited for input since the last read.
@@ -134,7 +137,7 @@ impl ProcessGroup {
             carrier,
             set: set.clone(),
             asked: None,
-            hold: Duration::ZERO,
+            hold: None,
             is_blocked: false,
             is_awaited: true,
             input_ended: false,
@@ -146,7 +149,7 @@ impl ProcessGroup {
     }
 
     /// Begins at this time. An input on trial counts as held by a program that does not answer for `hold`.
-    pub(super) fn begin(&mut self, now: Time, hold: Duration) {
+    pub(super) fn begin(&mut self, now: Time, hold: Option<Duration>) {
         (self.read_at, self.hold) = (now, hold);
         if let Carrier::Pipes(pipes) = &mut self.carrier {
             pipes.moved_at = now;
@@ -287,17 +290,22 @@ impl ProcessGroup {
             self.asked = None;
             return until;
         }
-        let is_overdue = now >= pipes.moved_at.after(self.hold);
+        let moved_at = pipes.moved_at;
         let asked = match self.asked {
-            None if pipes.unread() > 0 || now < pipes.moved_at.after(QUIET) => return until,
-            None => 0,
-            Some(Asked { at, frames }) if now >= at.after(QUIET) && self.unresponsive().is_none() => frames,
-            Some(_) => return until + u64::from(is_overdue),
+            None if pipes.unread() > 0 || now < moved_at.after(QUIET) => return until,
+            // A program that has read an input has also read the frames before it, or it reads none.
+            None => Asked { at: now, frames: 0, ignores_frames: self.unresponsive().is_some() },
+            Some(asked) if now >= asked.at.after(QUIET) && self.unresponsive().is_none() => asked,
+            Some(asked) => {
+                let hold =
+                    self.hold.map(|hold| if asked.ignores_frames { hold.min(IGNORES_FRAMES) } else { hold });
+                return until + u64::from(hold.is_some_and(|hold| now >= moved_at.after(hold)));
+            }
         };
-        if asked == 2 * self.members.len() - 1 {
+        if asked.frames == 2 * self.members.len() - 1 {
             return until + 1;
         }
-        self.asked = Some(Asked { at: now, frames: asked + 1 });
+        self.asked = Some(Asked { at: now, frames: asked.frames + 1, ..asked });
         match ledger.has_flushes() {
             true => self.queue_frame_all(&ModuleFrame::Flush, ledger.sent_position()),
             // Its position is in the past, so that it holds up no other frame.

@@ -73,8 +73,6 @@ mod spawner;
 #[cfg(test)]
 mod stage_tests;
 mod supervisor;
-#[cfg(test)]
-mod tests;
 mod window;
 
 pub use launch::use_spawner;

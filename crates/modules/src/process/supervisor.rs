@@ -256,7 +256,7 @@ impl Supervisor {
         }
         // A half of Outboard's own always answers.
         let is_own = self.stages.iter().all(|stage_state| stage_state.module.is_own);
-        group.begin(now, if is_own { Duration::MAX } else { self.patience() * 3 / 4 });
+        group.begin(now, (!is_own).then_some(self.patience() * 3 / 4));
         group.write(&mut self.ledger);
         self.incarnation = self.incarnation.saturating_add(1);
         self.starts += 1;
