@@ -25,6 +25,8 @@ use wire::{ModuleFrame, ModuleReport};
 const INCIDENTS_MAX: [usize; 2] = [32, 1024];
 /// Most lines of standard error that are reported, per start.
 const LINES_MAX: usize = 20;
+/// Longest error that a process reports; the rest is cut off.
+const ERROR_CHARACTERS_MAX: usize = 500;
 /// Interval between requests for reports on shared memory, while messages move: no stage needs a timer for it.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Polling interval while something waits for room without a notification.
@@ -350,7 +352,8 @@ impl Supervisor {
                     ledger.on_drop(stage, Drop { reason, count, is_loss }, has_covers.then_some(at))?;
                 }
                 Event::Frame(stage, _, ModuleFrame::Error(problem)) => {
-                    stages[stage].error.get_or_insert(problem);
+                    let problem = problem.chars().filter(|character| !character.is_control());
+                    stages[stage].error.get_or_insert_with(|| problem.take(ERROR_CHARACTERS_MAX).collect());
                     error_at.get_or_insert(now);
                 }
                 Event::Frame(stage, _, frame) => {
