@@ -471,7 +471,7 @@ mod tests {
     }
 
     /// Counts a store; returns whether the worker was killed before it.
-    pub fn is_killed() -> bool {
+    pub(super) fn is_killed() -> bool {
         STORES_LEFT.replace(STORES_LEFT.get().saturating_sub(1)) == 0
     }
 
