@@ -90,6 +90,9 @@ const QUANTUM: Duration = Duration::from_millis(1);
 const CATCH_UP_MAX: Duration = Duration::from_millis(5);
 /// A sender that reaches less than this share of its pace is limited by a processor.
 const BELOW_PACE: f64 = 0.8;
+/// Shortest time without a receipt after which data that were sent before it measure a stopped process, not the path; also
+/// as a multiple of the round trip.
+const STALL_MIN: (Duration, u32) = (Duration::from_millis(300), 4);
 /// Slowest pace, bytes a second.
 const RATE_MIN: f64 = 4096.0;
 /// Pace at which pacing ends, bytes a second.
@@ -209,6 +212,9 @@ pub(crate) struct RateControl {
     round_trip: Duration,
     deviation: Duration,
     interval: Option<Interval>,
+    /// The last receipt, and the end of the last stall while data from before it are in flight.
+    received: Time,
+    resumed: Option<Time>,
     /// Receipts before this time report data that were sent before the last change of state.
     measure_from: Time,
     /// Highest delivery rate in slow start. Slow start often has nothing in flight, so lower rates mean little.
@@ -245,6 +251,8 @@ impl RateControl {
             round_trip: Duration::ZERO,
             deviation: Duration::ZERO,
             interval: None,
+            received: Time::ZERO,
+            resumed: None,
             measure_from: Time::ZERO,
             best: 0.0,
             loss: Loss::default(),
@@ -354,6 +362,10 @@ impl RateControl {
     /// Processes the measurements of one receipt.
     pub(crate) fn on_receipt(&mut self, sample: &Sample, now: Time) {
         self.room = sample.room.max(WINDOW[1]);
+        if self.is_stalled(sample, now) {
+            self.interval = None;
+            return;
+        }
         if let Some(round_trip) = sample.round_trip {
             self.measure_round_trip(round_trip);
         }
@@ -386,6 +398,22 @@ impl RateControl {
             self.interval = Some(Interval::begin(sample, now));
             self.end_interval(&ended, span, sample.received_bytes, now);
         }
+    }
+
+    /// Returns true if the sample reports data from before a stall: one of the two processes did not run.
+    fn is_stalled(&mut self, sample: &Sample, now: Time) -> bool {
+        let gap = now.since(std::mem::replace(&mut self.received, now));
+        let (least, round_trips) = STALL_MIN;
+        let is_long =
+            |round_trip: Duration| round_trip >= gap && gap > least.max(self.round_trip * round_trips);
+        if self.base.is_some() && sample.round_trip.is_some_and(is_long) {
+            self.resumed = Some(now);
+        }
+        let Some(resumed) = self.resumed else { return false };
+        if sample.round_trip.is_some_and(|round_trip| round_trip < now.since(resumed)) {
+            self.resumed = None;
+        }
+        self.resumed.is_some()
     }
 
     fn measure_round_trip(&mut self, round_trip: Duration) {

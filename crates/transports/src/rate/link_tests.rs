@@ -153,6 +153,11 @@ struct Model {
     loss: f64,
     queue_packets: f64,
     now_s: f64,
+    /// Packets that our application has made by a time, as a rate; `None`: any number.
+    made_per_s: Option<f64>,
+    sent_packets: u64,
+    /// The receiver's process is stopped until then.
+    stopped_until_s: f64,
     /// End of the transmission of all packets in the queue.
     free_s: f64,
     /// Arrivals of packets and of acknowledgements: time, ours or not, number.
@@ -189,6 +194,9 @@ impl Model {
             loss: loss_percent / 100.0,
             queue_packets,
             now_s: 0.0,
+            made_per_s: None,
+            sent_packets: 0,
+            stopped_until_s: f64::NEG_INFINITY,
             free_s: 0.0,
             arrivals: Default::default(),
             random: 88_172_645_463_325_252,
@@ -213,10 +221,19 @@ impl Model {
 
     fn step(&mut self) {
         let now = Time::from_millis(1000).after(Duration::from_secs_f64(self.now_s));
-        while let Some((at_s, is_ours, number)) =
-            self.arrivals[0].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
+        // A stopped receiver handles the packets in its socket's buffer one by one when it runs again.
+        let mut handled = 0;
+        let most = match self.now_s - self.stopped_until_s {
+            ..0.0 => 0,
+            0.0..0.1 => usize::from((self.now_s / STEP_S) as u64 % 10 == 0),
+            _ => usize::MAX,
+        };
+        while handled < most
+            && let Some((at_s, is_ours, number)) =
+                self.arrivals[0].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
         {
-            self.arrivals[1].push_back((at_s + self.delay_s, is_ours, number));
+            handled += 1;
+            self.arrivals[1].push_back((at_s.max(self.stopped_until_s) + self.delay_s, is_ours, number));
         }
         while let Some((_, is_ours, number)) = self.arrivals[1].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
         {
@@ -229,9 +246,16 @@ impl Model {
         self.ours.end_step(now);
         loop {
             let ours = &mut self.ours;
-            let may_send =
-                ours.rate.next() <= now && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
+            let has_packet =
+                self.made_per_s.is_none_or(|per_s| (self.sent_packets as f64) < per_s * self.now_s);
+            if !has_packet {
+                ours.rate.on_idle();
+            }
+            let may_send = has_packet
+                && ours.rate.next() <= now
+                && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
             if may_send {
+                self.sent_packets += 1;
                 ours.in_flight_bytes += PACKET_BYTES;
                 ours.rate.sent(PACKET_BYTES, now);
                 let number = ours.in_flight.send(now);
@@ -297,6 +321,24 @@ fn a_queue_too_short_to_show_loses_little() {
                 seen.ours > 0.85 * mbit && lost < 0.01,
                 "{mbit} Mbit/s, {queue_packets}: {seen:?}, lost {lost}"
             );
+        }
+    }
+}
+
+#[test]
+fn a_stopped_receiver_is_no_long_path() {
+    for (mbit, round_trip_ms) in [(5.0, 10.0), (40.0, 10.0), (40.0, 100.0), (400.0, 20.0)] {
+        for made_per_s in [None, Some(150.0)] {
+            let mut model = Model::new(mbit, round_trip_ms, 0.0, 1000.0);
+            model.made_per_s = made_per_s;
+            model.run(5.0);
+            model.stopped_until_s = model.now_s + 10.0;
+            model.run(10.0);
+            // A backlog of 1,500 packets takes at most this time at the rate of the link.
+            let seen = model.run(1.0 + 18.0 / mbit);
+            let backlog = 1500.0 * PACKET_BYTES as f64 * 8.0 / 1e6 / (1.0 + 18.0 / mbit);
+            let expected = made_per_s.map_or(0.5 * mbit, |_| 0.7 * backlog.min(mbit));
+            assert!(seen.ours > expected, "{mbit} Mbit/s, {round_trip_ms} ms, {made_per_s:?}: {seen:?}");
         }
     }
 }
