@@ -33,13 +33,15 @@ use std::time::Duration;
 const WINDOW: [usize; 2] = [46 << 10, 12 << 10];
 /// Loss rate that interrupts slow start for a trial.
 const START_LOSS: f64 = 0.2;
-/// Target queueing delay: this share of the shortest round trip, within these bounds, and at least the time of a few
-/// datagrams. A flow that random loss limits loses rate in proportion to the round trip that the queue adds.
+/// Target queueing delay: this share of the shortest round trip, or the range of round trips in an interval, within these
+/// bounds, and at least the time of a few datagrams. A flow that random loss limits loses rate in proportion to the round trip that the queue adds.
 const QUEUE_AIM_SHARE: f64 = 0.125;
 const QUEUE_AIM: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(8)];
 const QUEUE_AIM_BYTES: f64 = 6000.0;
-/// Queueing delay below which the link may have become faster, as a share of the target.
-const QUEUE_MIN_SHARE: f64 = 0.4;
+/// Queueing delay below which the link may have become faster: this share of the range of round trips in an interval, within
+/// these shares of the target. With jitter, the shortest round trip of an interval is seldom the shortest of all.
+const QUEUE_MIN_OF_RANGE: f64 = 0.5;
+const QUEUE_MIN_SHARE: [f64; 2] = [0.4, 0.75];
 /// The target delay is approached within this many round trips, each counted as at least [`ROUND_TRIP_MIN`].
 const APPROACH_ROUND_TRIPS: f64 = 3.0;
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(20);
@@ -188,6 +190,12 @@ impl Interval {
     }
 }
 
+impl Interval {
+    fn range(&self) -> Duration {
+        self.round_trip_max.saturating_sub(self.round_trip_min)
+    }
+}
+
 /// The rate control of one connection.
 #[derive(Debug)]
 pub(crate) struct RateControl {
@@ -211,6 +219,8 @@ pub(crate) struct RateControl {
     /// Smoothed round trip.
     round_trip: Duration,
     deviation: Duration,
+    /// Smoothed range of the round trips in an interval.
+    range: Duration,
     interval: Option<Interval>,
     /// The last receipt, and the end of the last stall while data from before it are in flight.
     received: Time,
@@ -250,6 +260,7 @@ impl RateControl {
             drain: None,
             round_trip: Duration::ZERO,
             deviation: Duration::ZERO,
+            range: Duration::ZERO,
             interval: None,
             received: Time::ZERO,
             resumed: None,
@@ -430,9 +441,16 @@ impl RateControl {
 
     /// Returns the target queueing delay.
     fn queue_aim(&self) -> Duration {
-        let share = self.base.unwrap_or_default().mul_f64(QUEUE_AIM_SHARE).clamp(QUEUE_AIM[0], QUEUE_AIM[1]);
+        let share = self.base.unwrap_or_default().mul_f64(QUEUE_AIM_SHARE).max(self.range);
+        let share = share.clamp(QUEUE_AIM[0], QUEUE_AIM[1]);
         let datagrams = self.pace.map_or(0.0, |pace| QUEUE_AIM_BYTES / pace);
         share.max(Duration::from_secs_f64(datagrams.min(1.0)))
+    }
+
+    /// Returns the queueing delay below which an interval shows no queue.
+    fn queue_min(interval: &Interval, aim: Duration) -> Duration {
+        let [least, most] = QUEUE_MIN_SHARE.map(|share| aim.mul_f64(share));
+        interval.range().mul_f64(QUEUE_MIN_OF_RANGE).clamp(least, most)
     }
 
     fn queue_of(&self, round_trip: Duration) -> Duration {
@@ -442,6 +460,7 @@ impl RateControl {
     /// Updates state, pace and window after an interval. `span` is its length by the receiver's clock.
     fn end_interval(&mut self, interval: &Interval, span: Duration, received_bytes: u64, now: Time) {
         let queue = self.queue_of(interval.round_trip_min);
+        self.range = (self.range * 7 + interval.range()) / 8;
         let delivered = received_bytes.saturating_sub(interval.received_bytes) as f64 / span.as_secs_f64();
         let aim = self.queue_aim();
         self.learn_loss(interval, queue, delivered, aim);
@@ -456,7 +475,8 @@ impl RateControl {
         let is_lossy = self.loss.is_unexplained();
         // Random loss hides a part of the rate that the network accepts.
         let accepted = if is_lossy { delivered } else { delivered / (1.0 - self.loss.smooth()) };
-        let is_clear = queue < aim.mul_f64(QUEUE_MIN_SHARE) && !is_lossy;
+        let is_empty = queue < RateControl::queue_min(interval, aim);
+        let is_clear = is_empty && !is_lossy;
         let Some(pace) = self.pace else {
             self.leave_start(interval, queue, accepted, now);
             return;
@@ -479,7 +499,7 @@ impl RateControl {
         // A stall of the receiver or of this host moves arrivals to the next interval: only two high ones are a peak.
         let high = accepted.min(self.accepted);
         self.peak = (self.peak * (-lasted.as_secs_f64() / PEAK_HALVES_S).exp2()).max(high);
-        let correction = self.correction(queue, interval.round_trip_min, aim, now);
+        let correction = self.correction((queue, is_empty), interval.round_trip_min, aim, now);
         let is_on_trial = self.loss.is_on_trial();
         if is_lossy || is_on_trial {
             // The lower pace alone empties the queue: an empty queue does not show a faster link.
@@ -536,7 +556,7 @@ impl RateControl {
 
     /// Checks the base once it is old. Returns the pace during and after the drain.
     fn drain(&mut self, interval: &Interval, queue: Duration, aim: Duration, now: Time) -> Option<f64> {
-        if queue < aim.mul_f64(QUEUE_MIN_SHARE) {
+        if queue < aim.mul_f64(QUEUE_MIN_SHARE[0]) {
             self.base_seen = now;
             let has_drained = self.drain.take().is_some();
             if has_drained {
@@ -612,11 +632,16 @@ impl RateControl {
     }
 
     /// Returns the change of the pace that leads to the target delay, as a share of the accepted rate.
-    fn correction(&mut self, queue: Duration, round_trip: Duration, aim: Duration, now: Time) -> f64 {
+    fn correction(
+        &mut self,
+        (queue, is_empty): (Duration, bool),
+        round_trip: Duration,
+        aim: Duration,
+        now: Time,
+    ) -> f64 {
         let interval = self.round_trip.max(ROUND_TRIP_MIN).as_secs_f64();
         let correction = (aim.as_secs_f64() - queue.as_secs_f64()) / (APPROACH_ROUND_TRIPS * interval);
-        let is_clear = queue < aim.mul_f64(QUEUE_MIN_SHARE);
-        self.clear_intervals = if is_clear { self.clear_intervals + 1 } else { 0 };
+        self.clear_intervals = if is_empty { self.clear_intervals + 1 } else { 0 };
         if queue <= 2 * aim {
             (self.expected, self.futile) = (None, 0);
             let rise_max = (INTERVAL_MIN.as_secs_f64() / interval).clamp(RISE_MAX[0], RISE_MAX[1]);

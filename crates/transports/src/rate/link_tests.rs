@@ -225,7 +225,7 @@ impl Model {
         let mut handled = 0;
         let most = match self.now_s - self.stopped_until_s {
             ..0.0 => 0,
-            0.0..0.1 => usize::from((self.now_s / STEP_S) as u64 % 10 == 0),
+            0.0..0.1 => usize::from(((self.now_s / STEP_S) as u64).is_multiple_of(10)),
             _ => usize::MAX,
         };
         while handled < most
