@@ -143,6 +143,9 @@ pub enum Ctl<'a> {
     Snapshot,
     /// Go to the neutral state: keys up, axes centred, effects stopped, breaks cleared.
     Neutral,
+    /// Returns 1 if the flow's state is neutral, else 0 ([`CtlReply::Count`]). A partner that does not know its state
+    /// does not support this; the path then derives it from the messages.
+    IsNeutral,
     /// No more pushes will follow; finish the pending work.
     Finish,
     /// A command of the local user in the words of the class (`brightness=128`); an empty command lists the
@@ -160,8 +163,8 @@ pub enum Ctl<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TransportCtl {
-    /// Returns a number that grows with everything that arrives from the peer, partial records included
-    /// ([`CtlReply::Count`]). The path calls it in every round, so a transport with its own protocol
+    /// Returns a number that grows with everything that arrives from the peer, partial records included, apart from packets
+    /// that only keep the connection alive ([`CtlReply::Count`]). The path calls it in every round, so a transport with its own protocol
     /// ([`Partner::upkeep`]) runs it here.
     Received,
     /// Returns 1 once ([`CtlReply::Count`]) when losses hold this connection back, so that a new one would do

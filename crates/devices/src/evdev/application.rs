@@ -155,6 +155,11 @@ impl Endpoint for NodePartner {
                 let result = lock(&self.node).go_neutral();
                 result.map(|()| CtlReply::Done).map_err(|error| self.failed("writing to", error))
             }
+            Ctl::IsNeutral => {
+                let node = lock(&self.node);
+                let is_neutral = if flow == OUT { node.is_feedback_neutral() } else { node.is_neutral() };
+                Ok(CtlReply::Count(is_neutral.into()))
+            }
             Ctl::Report => Ok(CtlReply::Report(lock(&self.node).report())),
             _ => Err(PartnerError::Unsupported("this control operation")),
         }

@@ -54,8 +54,8 @@ pub(super) struct DevicePartner {
     needs_snapshot: bool,
     is_gone: bool,
     grab: Grab,
-    /// Keys that are down.
-    held: Bits,
+    /// Keys that are down, axes and fingers.
+    state: State,
     /// Keys that have been down since before the first snapshot: they were pressed for another program (the Enter of the
     /// command line), so snapshots do not contain them. Set by the first snapshot, empty without `grab=auto`.
     pressed_before: Option<Bits>,
@@ -96,6 +96,7 @@ impl DevicePartner {
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
         let limit = options.count("queue");
         let into = properties.has_feedback().then_some(Format::Evdev);
+        let state = State::new(&properties);
         let partner = DevicePartner {
             properties,
             node,
@@ -104,7 +105,7 @@ impl DevicePartner {
             needs_snapshot: false,
             is_gone: false,
             grab: if options.text("grab") == "auto" { Grab::Idle } else { Grab::Off },
-            held: Bits::new(),
+            state,
             pressed_before: None,
             lights,
             effects: BTreeMap::new(),
@@ -173,9 +174,9 @@ impl DevicePartner {
     }
 
     fn handle(&mut self, time: Time, event: Event) {
+        self.state.apply(event);
         match event.kind {
             EV_KEY => {
-                self.held.set(event.code, event.value != 0);
                 if event.value == 0
                     && let Some(pressed_before) = &mut self.pressed_before
                 {
@@ -211,7 +212,6 @@ impl DevicePartner {
             }
             state = State::read(self.node.as_fd(), &self.properties)?;
         }
-        self.held = state.keys;
         self.lights = state.lights;
         let pressed_before = self.pressed_before.get_or_insert_with(|| match self.grab {
             Grab::Off => Bits::new(),
@@ -219,6 +219,7 @@ impl DevicePartner {
         });
         *pressed_before = pressed_before.common(&state.keys);
         let snapshot = state.snapshot(&self.properties, pressed_before);
+        self.state = state;
         self.queue_snapshot(snapshot);
         Ok(())
     }
@@ -260,7 +261,9 @@ impl DevicePartner {
     /// Grabs the device once no key is down: the program that received a press must also receive the release. If another
     /// program has grabbed the device, the next frame tries again.
     fn try_grab(&mut self) {
-        if self.grab == Grab::Waiting && self.held.is_empty() && evdev::grab(self.node.as_fd(), true).is_ok()
+        if self.grab == Grab::Waiting
+            && self.state.keys.is_empty()
+            && evdev::grab(self.node.as_fd(), true).is_ok()
         {
             self.grab = Grab::Active;
         }
@@ -448,6 +451,13 @@ impl Endpoint for DevicePartner {
                 Ok(()) => Ok(CtlReply::Done),
                 Err(error) => Err(self.failed("stopping effects of", error)),
             },
+            // Which effects play, only the application knows.
+            Ctl::IsNeutral if flow != OUT => Ok(CtlReply::Count(1)),
+            Ctl::IsNeutral => {
+                let nothing = Bits::new();
+                let except = self.pressed_before.as_ref().unwrap_or(&nothing);
+                Ok(CtlReply::Count(self.state.is_neutral(&self.properties, except).into()))
+            }
             Ctl::Recovery(RecoveryCtl::Discarded) => Ok(CtlReply::Count(self.counts.dropped)),
             Ctl::Report => Ok(CtlReply::Report(self.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use sys::clock::boot_ns;
 use sys::input::code::*;
-use sys::input::{Event, read_events, uinput, write_events};
+use sys::input::{Bits, Event, read_events, uinput, write_events};
 use wire::formats::evdev::{Effect, Update};
 
 /// Queued messages, at most; then a snapshot replaces them.
@@ -30,6 +31,24 @@ struct UploadedEffect {
     effect: Effect,
     /// Repetitions of the last play command; 0 after a stop.
     plays: i32,
+    /// The end of the last play command, unless it was a stop.
+    plays_until: Option<Time>,
+}
+
+impl UploadedEffect {
+    /// Handles a play command.
+    fn play(&mut self, plays: i32) {
+        let each = u64::from(self.effect.delay_ms) + u64::from(self.effect.length_ms);
+        self.plays = plays;
+        self.plays_until = match (plays > 0, self.effect.length_ms) {
+            (false, _) => None,
+            (true, 0) => Some(Time(u64::MAX)),
+            (true, _) => {
+                let lasts_ms = each.saturating_mul(plays.unsigned_abs().into());
+                Some(Time(boot_ns()).after(Duration::from_millis(lasts_ms)))
+            }
+        };
+    }
 }
 
 /// A node and its state.
@@ -218,7 +237,7 @@ impl Node {
                 });
                 if let (Ok(()), Some(effect)) = (replied, uploaded) {
                     self.counts.uploads += 1;
-                    self.effects.insert(effect.id, UploadedEffect { effect, plays: 0 });
+                    self.effects.insert(effect.id, UploadedEffect { effect, plays: 0, plays_until: None });
                     self.queue(Update::Upload(effect));
                 }
             }
@@ -248,7 +267,7 @@ impl Node {
             }
             EV_FF => {
                 if let Some(uploaded) = self.effects.get_mut(&event.code) {
-                    uploaded.plays = event.value;
+                    uploaded.play(event.value);
                 }
                 true
             }
@@ -326,6 +345,17 @@ impl Node {
     pub(super) fn go_neutral(&mut self) -> io::Result<()> {
         self.counts.neutrals += 1;
         self.apply_snapshot(&neutral(&self.properties))
+    }
+
+    /// Returns true if the node is in the neutral state.
+    pub(super) fn is_neutral(&self) -> bool {
+        self.state.is_neutral(&self.properties, &Bits::new())
+    }
+
+    /// Returns true if no effect plays that an application has started.
+    pub(super) fn is_feedback_neutral(&self) -> bool {
+        let now = Time(boot_ns());
+        self.effects.values().all(|uploaded| uploaded.plays_until.is_none_or(|until| until <= now))
     }
 
     /// Returns the figures of [`contract::Ctl::Report`].

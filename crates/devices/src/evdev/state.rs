@@ -15,6 +15,9 @@ const FINGER_AXES: usize = (ABS_MT_TOOL_Y - ABS_MT_TOUCH_MAJOR + 1) as usize;
 /// Index of the tracking ID among a finger's axes.
 const TRACKING_ID: usize = (ABS_MT_TRACKING_ID - ABS_MT_TOUCH_MAJOR) as usize;
 
+/// An axis is at rest within this share of its range: a quarter of the way of a stick, as games assume too.
+const REST_SHARE: u32 = 8;
+
 type Finger = [i32; FINGER_AXES];
 
 /// State of a device.
@@ -120,6 +123,20 @@ impl State {
             None => self.axes.get_mut(usize::from(code)),
             Some(axis) => self.fingers.get_mut(self.slot).map(|finger| &mut finger[axis]),
         }
+    }
+
+    /// Returns true if no key but those in `except` is down, no finger is on the device, and the sticks, hats and pedals of a
+    /// joystick are at rest. A stick that nobody touches is seldom exactly in its middle.
+    pub(super) fn is_neutral(&self, properties: &Properties, except: &Bits) -> bool {
+        let is_at_rest = |(code, axis): (&u16, &Axis)| {
+            let Some(rest) = rest(*code, axis) else { return true };
+            let play = axis.maximum.abs_diff(axis.minimum) / REST_SHARE;
+            let value = self.axes.get(usize::from(*code)).copied().unwrap_or(rest);
+            value.abs_diff(rest) <= play.max(axis.flat.unsigned_abs())
+        };
+        self.keys.without(except).is_empty()
+            && self.fingers.iter().all(|finger| finger[TRACKING_ID] < 0)
+            && (!properties.is_joystick() || properties.axes.iter().all(is_at_rest))
     }
 
     /// Returns a snapshot without the keys in `except`. It has no lights: they belong to the application.

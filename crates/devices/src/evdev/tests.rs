@@ -203,6 +203,47 @@ fn a_neutral_gamepad_has_its_axes_at_rest() {
 }
 
 #[test]
+fn a_gamepad_that_nobody_touches_is_neutral() {
+    let (properties, nothing) = (gamepad(), Bits::new());
+    let mut state = State::new(&properties);
+    neutral(&properties).into_iter().for_each(|event| state.apply(event));
+    let is_neutral_after = |event| {
+        let mut state = state.clone();
+        state.apply(event);
+        state.is_neutral(&properties, &nothing)
+    };
+    assert!(state.is_neutral(&properties, &nothing));
+    for (event, is_neutral) in [
+        (abs(ABS_X, 127 + 20), true),
+        (abs(ABS_X, 127 + 60), false),
+        (abs(ABS_X, 0), false),
+        (abs(ABS_Z, 9), true),
+        (abs(ABS_Z, 200), false),
+        (abs(ABS_HAT0X, -1), false),
+        (key(BTN_GAMEPAD, 1), false),
+        // A throttle has no rest.
+        (abs(ABS_RZ + 1, 250), true),
+    ] {
+        assert_eq!(is_neutral_after(event), is_neutral, "{event:?}");
+    }
+    let held = Bits::from_iter([BTN_GAMEPAD]);
+    state.apply(key(BTN_GAMEPAD, 1));
+    assert!(state.is_neutral(&properties, &held), "the button was pressed for another program");
+}
+
+#[test]
+fn a_finger_on_a_touchpad_is_not_neutral() {
+    let (properties, nothing) = (touchpad(2), Bits::new());
+    let mut state = State::new(&properties);
+    assert!(state.is_neutral(&properties, &nothing));
+    state.apply(abs(ABS_MT_TRACKING_ID, 5));
+    assert!(!state.is_neutral(&properties, &nothing));
+    state.apply(abs(ABS_MT_TRACKING_ID, -1));
+    state.apply(abs(ABS_X, 999));
+    assert!(state.is_neutral(&properties, &nothing), "the position of a lifted finger is no state");
+}
+
+#[test]
 fn one_finger_never_turns_into_another() {
     let properties = touchpad(2);
     let mut before = State::new(&properties);
