@@ -2,8 +2,8 @@
 //!
 //! Settings of applications are sent to the port. In packet mode the kernel reports a change at once, but only while
 //! the terminal is in EXTPROC mode (`tty_ioctl(4)`, TIOCPKT). EXTPROC also disables the kernel's input processing, so it
-//! is on only while the terminal is raw ([`is_raw`]). Without it, the settings are read every [`CHECK_INTERVAL`] and
-//! before each piece of data.
+//! is on only while the terminal is raw ([`is_raw`]). Without it, the settings are read before each piece of data, and
+//! every [`CHECK_INTERVAL`], or every [`REST_INTERVAL`] once nothing has changed for [`REST_AFTER`].
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
@@ -22,6 +22,9 @@ use sys::tty::{PACKET_DATA, PACKET_SETTINGS};
 
 /// Interval between regular checks of the settings.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same for a terminal at rest, and the time after which it rests.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+const REST_AFTER: Duration = Duration::from_secs(5);
 /// Interval of two checks that must both find the terminal empty at the end. One check is not enough: data that the
 /// kernel moves between its buffers are counted in neither for a moment.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
@@ -40,7 +43,10 @@ pub(crate) struct Terminal {
     change: Option<Settings>,
     /// Data to send after the settings.
     data: Option<Body>,
-    check_at: Time,
+    /// Time of the next regular check; `None` while the kernel reports changes.
+    check_at: Option<Time>,
+    /// Time of the last data or change.
+    used_at: Time,
     /// Set by [`Ctl::Finish`]: closing the terminal would discard data that no application has read.
     draining: Option<Draining>,
     /// Result of the last regular check.
@@ -124,7 +130,8 @@ impl Terminal {
             change: None,
             data: None,
             draining: None,
-            check_at: Time::ZERO,
+            check_at: Some(Time::ZERO),
+            used_at: Time::ZERO,
             last_check: None,
             changes: 0,
         };
@@ -135,13 +142,15 @@ impl Terminal {
     fn check_settings(&mut self, is_regular: bool) -> PartnerResult {
         let mut termios = self.termios()?;
         let settings = Settings::from_pty(&termios);
+        let now = now();
         if settings != self.known {
             self.known = settings;
             self.change = Some(settings);
+            self.used_at = now;
         }
         let print = fingerprint(&termios);
         let is_stable = is_regular && self.last_check.replace(print) == Some(print);
-        let extproc = termios.local_modes.contains(LocalModes::EXTPROC);
+        let mut extproc = termios.local_modes.contains(LocalModes::EXTPROC);
         // EXTPROC can only be set together with all other settings. It is switched on after two equal checks, because a
         // program that is just setting its terminal could otherwise lose its newest change. It is switched off at
         // once, for the next data.
@@ -150,8 +159,21 @@ impl Terminal {
             termios.local_modes.set(LocalModes::EXTPROC, wanted);
             tcsetattr(&self.slave, OptionalActions::Now, &termios)
                 .map_err(|error| self.line.error("setting", error))?;
+            extproc = wanted;
         }
+        self.schedule_check(extproc, is_regular, now);
         Ok(())
+    }
+
+    fn schedule_check(&mut self, extproc: bool, is_regular: bool, now: Time) {
+        if extproc {
+            (self.check_at, self.last_check) = (None, None);
+            return;
+        }
+        let rests = now >= self.used_at.after(REST_AFTER);
+        let next = now.after(if rests { REST_INTERVAL } else { CHECK_INTERVAL });
+        // An irregular check delays no regular one.
+        self.check_at = self.check_at.filter(|at| !is_regular && *at < next).or(Some(next));
     }
 
     fn termios(&self) -> PartnerResult<Termios> {
@@ -174,6 +196,7 @@ impl Terminal {
         }
         // Without EXTPROC the kernel does not report changes, so each piece of data is preceded by a check.
         if status == PACKET_DATA || status & PACKET_SETTINGS != 0 {
+            self.used_at = now();
             self.check_settings(false)?;
         }
         Ok(true)
@@ -231,8 +254,7 @@ impl Endpoint for Terminal {
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        if now >= self.check_at {
-            self.check_at = now.after(CHECK_INTERVAL);
+        if self.check_at.is_some_and(|at| now >= at) {
             self.check_settings(true)?;
         }
         // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
@@ -288,7 +310,7 @@ impl Endpoint for Terminal {
         match direction {
             Direction::Out if self.data.is_some() => Readiness::now(),
             Direction::Out if self.change.is_some() && self.line.sends_settings() => Readiness::now(),
-            Direction::Out => self.line.channel.readiness(Interest::Read).or_at(Some(self.check_at)),
+            Direction::Out => self.line.channel.readiness(Interest::Read).or_at(self.check_at),
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
             Direction::In => {
                 self.draining.map_or_else(Readiness::now, |draining| Readiness::at(draining.check_at))
