@@ -419,6 +419,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Returns whether a flow holds something that the loss of the link would harm.
+    pub fn is_holding(&mut self) -> bool {
+        let (source, sink) = (self.source.as_ref(), self.sink.as_ref());
+        source.is_some_and(|source| source.is_holding(self.device.partner.as_mut()))
+            || sink.is_some_and(|sink| sink.is_holding(self.device.partner.as_mut()))
+    }
+
     /// Returns the messages and bytes that the paths pulled in the last run.
     pub fn last_run(&self) -> &RunOutcome {
         &self.last_run

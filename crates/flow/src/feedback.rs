@@ -15,6 +15,7 @@ const CHANGED: u32 = 4;
 pub struct FeedbackSender {
     /// Time of the last report, or of the first opportunity to send one.
     sent_at: Option<Time>,
+    received: u64,
     lost: u64,
     delay_us: u32,
     jitter_us: u32,
@@ -29,7 +30,8 @@ impl FeedbackSender {
         delays: impl FnOnce() -> Option<[i64; 3]>,
         now: Time,
     ) -> Option<FlowControl> {
-        if counters.received == 0 {
+        // A flow at rest has nothing new to report.
+        if counters.received == self.received && counters.lost == self.lost {
             return None;
         }
         let waited = now.since(*self.sent_at.get_or_insert(now));
@@ -46,8 +48,9 @@ impl FeedbackSender {
         if waited < INTERVAL[usize::from(changes)] {
             return None;
         }
-        *self = FeedbackSender { sent_at: Some(now), lost: counters.lost, delay_us, jitter_us };
-        Some(FlowControl::Feedback { received: counters.received, lost: counters.lost, delay_us, jitter_us })
+        let (received, lost) = (counters.received, counters.lost);
+        *self = FeedbackSender { sent_at: Some(now), received, lost, delay_us, jitter_us };
+        Some(FlowControl::Feedback { received, lost, delay_us, jitter_us })
     }
 }
 
@@ -140,6 +143,7 @@ mod tests {
         assert!(is_sent(1600, sink(5, 1), 11), "a loss");
         assert!(!is_sent(1700, sink(5, 2), 50), "not too often");
         assert!(is_sent(1850, sink(6, 2), 50), "a longer delay");
+        assert!(!is_sent(9000, sink(6, 2), 90), "nothing has moved");
     }
 
     #[test]

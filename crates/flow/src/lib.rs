@@ -5,6 +5,7 @@ pub mod delays;
 pub mod driver;
 pub mod fair;
 pub mod feedback;
+mod neutral;
 pub mod pipeline_change;
 pub mod raw_path;
 pub mod recovery;

@@ -32,6 +32,7 @@ use crate::chain_runner::{self, ChainRunner};
 use crate::delays::Delays;
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::FeedbackSender;
+use crate::neutral::StateTracker;
 use crate::recovery::RecoveryLog;
 use crate::trace;
 use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathError, RunOutcome, Wake};
@@ -70,6 +71,8 @@ pub struct SinkPath {
     missing_at: Option<Time>,
     feedback: FeedbackSender,
     delays: Delays,
+    /// The partner's state, of a state flow.
+    state: StateTracker,
     /// Messages that the partner accepted.
     delivered: u64,
     drops: DropCounts,
@@ -99,6 +102,7 @@ impl SinkPath {
             missing_at: None,
             feedback: FeedbackSender::default(),
             delays: Delays::default(),
+            state: StateTracker::default(),
             delivered: 0,
             drops,
             tracing: SinkTracing::default(),
@@ -117,6 +121,7 @@ impl SinkPath {
         let format = self.plan.format.clone();
         let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
         self.key = partner.open(&template, &Attributes::default())?;
+        self.state.clear();
         if let Some(log) = self.recovery.log.as_mut() {
             log.forget_device_state();
         }
@@ -166,10 +171,20 @@ impl SinkPath {
         if let Ok(chain) = build_chain(&self.plan) {
             self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
         }
+        self.state.clear();
         if let Some(partner) = cx.partner {
             // A partner without a neutral state returns an error, which is harmless.
             let _ = partner.ctl(self.key, Ctl::Neutral);
         }
+    }
+
+    /// Returns whether the flow holds something that the loss of the link would harm: records that are not acknowledged,
+    /// or a partner whose state is not neutral.
+    pub fn is_holding(&self, partner: Option<&mut Box<dyn Partner>>) -> bool {
+        let is_due = self.acknowledger.due_at().is_some() || self.missing_at.is_some();
+        let is_waiting = !self.stages.out.messages.is_empty() || self.change.late_at.is_some();
+        let is_held = is_due || is_waiting || self.lifecycle.pending_end().is_some();
+        is_held || self.plan.class == FlowClass::State && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Handles a control message, if it is for this flow.
@@ -270,7 +285,7 @@ impl SinkPath {
             self.stages.out.messages.clear();
             return Ok(true);
         };
-        while let Some(message) = self.stages.out.messages.pop_front() {
+        while let Some(mut message) = self.stages.out.messages.pop_front() {
             if self.recovery.repeated.count > 0 {
                 self.recovery.repeated.count -= 1;
                 continue;
@@ -285,6 +300,9 @@ impl SinkPath {
             self.delays.record(message.created, now);
             self.stages.stamp(&message, Point::Handing);
             let mark = message.attributes.mark;
+            if self.plan.class == FlowClass::State {
+                self.state.observe(&self.plan.format, &mut message.body);
+            }
             match partner.push(self.key, message) {
                 Ok(Pushed::Taken) => {
                     self.delivered += 1;

@@ -33,6 +33,7 @@ pub use recovery::{PEER_RESTARTED, SourceHandover};
 use crate::chain_runner::{self, ChainRunner};
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::{FeedbackReader, SourceStatus};
+use crate::neutral::StateTracker;
 use crate::pipeline_change::PipelineChangeSource;
 use crate::recovery::RecoveryLog;
 use crate::trace::Departures;
@@ -69,6 +70,8 @@ pub struct SourcePath {
     change: SourceChange,
     store: StoreMonitor,
     feedback: FeedbackReader,
+    /// The device's state, of a state flow.
+    state: StateTracker,
     drops: DropCounts,
     /// Messages in `drops` that the device's partner reported.
     device_drops: u64,
@@ -111,6 +114,7 @@ impl SourcePath {
             change: SourceChange { active, has_lost_stages },
             store: StoreMonitor::new(limits.store_full),
             feedback: FeedbackReader::default(),
+            state: StateTracker::default(),
             drops,
             device_drops: 0,
             drops_before_silence: None,
@@ -125,6 +129,7 @@ impl SourcePath {
     pub fn reopen(&mut self, partner: &mut dyn Partner) -> PartnerResult {
         self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
         self.device_drops = 0;
+        self.state.clear();
         if let Some(log) = self.log.as_mut() {
             log.forget_device_state();
         }
@@ -342,6 +347,7 @@ impl SourcePath {
         let read_at = self.trace_read_start();
         let pulled = partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)?;
         outcome.count(&pulled);
+        let pulled = self.observe(pulled);
         match pulled {
             Pulled::Message(_, message) if self.audience.is_dropping(linked) => {
                 self.drops.add("link down", 1);
@@ -359,6 +365,22 @@ impl SourcePath {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Reads the device's state from a message of a state flow.
+    fn observe(&mut self, mut pulled: Pulled) -> Pulled {
+        if let (FlowClass::State, Pulled::Message(_, message)) = (self.plan.class, &mut pulled) {
+            self.state.observe(&self.plan.format, &mut message.body);
+        }
+        pulled
+    }
+
+    /// Returns whether the flow holds something that the loss of the link would harm: records that are not acknowledged,
+    /// or a device whose state is not neutral.
+    pub fn is_holding(&self, partner: Option<&mut Box<dyn Partner>>) -> bool {
+        let is_waiting = self.unsent.is_some() || !self.stages.out.messages.is_empty();
+        let is_held = is_waiting || !self.source.is_settled() || self.change.active.is_some();
+        is_held || self.plan.class == FlowClass::State && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Takes the next message that has to be numbered. Messages that no record can carry are dropped.
