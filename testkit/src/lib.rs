@@ -1,6 +1,7 @@
 //! Test support: a virtual clock, two peers in one process, conformance suites, and skipped tests.
 
 pub mod clock;
+pub mod heartbeats;
 pub mod joint;
 pub mod partner;
 pub mod peers;

@@ -47,7 +47,8 @@ pub static LIMITS: &[OptionSpec] = &[
 
 /// The limits that are the same on every host. An error that names one carries its value too.
 pub static FIXED_LIMITS: &[OptionSpec] = &[
-    local("ping_interval", TIME, "100ms", "time between pings"),
+    local("ping_interval", TIME, "100ms", "time between pings while a session holds something"),
+    local("rest_interval", TIME, "12s", "longest time between pings of a session that holds nothing"),
     local("greeting", TIME, "5s", "time in which a new connection must introduce itself"),
     local("greetings", COUNT, "256", "connections without an introduction"),
     local("greetings_per_address", COUNT, "128", "connections of one address without an introduction"),
@@ -126,6 +127,7 @@ mod tests {
         let (admission, rates) = (defaults.admission.clone(), defaults.rates.clone());
         let expected = Limits {
             ping_interval: listed.duration("ping_interval"),
+            rest_interval: listed.duration("rest_interval"),
             greeting: listed.duration("greeting"),
             greetings: listed.count("greetings"),
             store_messages: listed.count("store_messages"),

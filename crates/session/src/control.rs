@@ -151,6 +151,11 @@ impl ControlChannel {
         self.received
     }
 
+    /// Returns true if the peer has not acknowledged every numbered message.
+    pub fn has_unacknowledged(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// Queues a message; retains it if it is numbered.
     pub fn send(&mut self, message: &Control) -> Result<(), ChannelError> {
         let frame = Bytes::from(message.emit());

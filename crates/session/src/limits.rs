@@ -22,8 +22,10 @@ pub struct Limits {
     pub control_bytes: usize,
     /// The timeout after which the sink of a state flow goes neutral.
     pub silence: Duration,
-    /// The time between pings.
+    /// The time between pings while something is held.
     pub ping_interval: Duration,
+    /// The longest time between pings of a session at rest.
+    pub rest_interval: Duration,
     /// How long a session without a connection waits for its peer.
     pub keep: Duration,
     /// When this host stops: the time limit for delivering the rest of flows that have ended at their source.
@@ -113,6 +115,7 @@ impl Default for Limits {
             control_bytes: 4 << 20,
             silence: Duration::from_millis(700),
             ping_interval: Duration::from_millis(100),
+            rest_interval: Duration::from_secs(12),
             keep: Duration::from_secs(120),
             drain: Duration::from_secs(2),
             greeting: Duration::from_secs(5),

@@ -70,6 +70,7 @@ impl Begin {
             control_bytes,
             silence,
             ping_interval,
+            rest_interval,
             keep,
             drain,
             greeting,
@@ -93,7 +94,7 @@ impl Begin {
         for count in [greetings, sessions, drivers] {
             w.u64(*count as u64);
         }
-        for time in [silence, ping_interval, keep, drain, greeting] {
+        for time in [silence, ping_interval, rest_interval, keep, drain, greeting] {
             put_duration(&mut w, *time);
         }
         for rate in [device_bytes, session_bytes, cpu_percent_per_peer] {
@@ -119,6 +120,7 @@ impl Begin {
             drivers: count(r)?,
             silence: duration(r)?,
             ping_interval: duration(r)?,
+            rest_interval: duration(r)?,
             keep: duration(r)?,
             drain: duration(r)?,
             greeting: duration(r)?,
