@@ -8,7 +8,7 @@
 //! | a worker reports a change | those before the named one are removed |
 
 use super::codec::OFFERED_MAX;
-use contract::FlowDirection;
+use contract::{FlowDirection, Half, Role};
 use flow::types::FlowPlan;
 use pipeline::Pipeline;
 use std::collections::{BTreeMap, VecDeque};
@@ -91,6 +91,15 @@ impl Offers {
 
     pub(super) fn forget(&mut self, driver: u32) {
         self.flows.retain(|(of, _), _| *of != driver);
+    }
+}
+
+/// Returns the half of the pairs that a host with this role runs for a flow in this direction.
+pub(super) fn half_of(direction: FlowDirection, role: Role) -> Half {
+    use FlowDirection::{ApplicationToDevice, DeviceToApplication};
+    match (direction, role) {
+        (DeviceToApplication, Role::Device) | (ApplicationToDevice, Role::Application) => Half::Source,
+        (DeviceToApplication, Role::Application) | (ApplicationToDevice, Role::Device) => Half::Sink,
     }
 }
 

@@ -51,6 +51,10 @@ struct Entry {
     waits: Party,
     due_at: Option<Time>,
     is_due: bool,
+    /// The driver held something after its last run.
+    is_holding: bool,
+    /// Data moved last at this time.
+    moved_at: Time,
 }
 
 impl Entry {
@@ -58,6 +62,9 @@ impl Entry {
         DriverStats { busy_seconds: self.busy.as_secs_f64(), ..self.driver.stats() }
     }
 }
+
+/// Data that moves keeps its session awake for this time, so that the pauses between messages cost no reports.
+const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) struct Loop<C> {
     channel: C,
@@ -75,6 +82,8 @@ pub(super) struct Loop<C> {
     /// Time of the last data from the peer, until reported; `reported_at` is the last report.
     received_at: Option<Time>,
     reported_at: Time,
+    /// The broker knows that drivers hold something. It assumes so from the start.
+    is_holding: bool,
     /// Reports that did not fit into the queue. No driver runs while there are any.
     backlog: VecDeque<Report>,
 }
@@ -93,6 +102,7 @@ impl<C: ControlChannel> Loop<C> {
             limits,
             received_at: None,
             reported_at: Time::ZERO,
+            is_holding: true,
             backlog: VecDeque::new(),
         }
     }
@@ -126,7 +136,12 @@ impl<C: ControlChannel> Loop<C> {
                     entry.rate.take(entry.driver.last_run(), now);
                     if entry.driver.has_received() {
                         self.received_at = Some(now);
+                        entry.moved_at = now;
                     }
+                    if entry.driver.last_run().messages > 0 {
+                        entry.moved_at = now;
+                    }
+                    entry.is_holding = entry.driver.is_holding();
                     for notice in notices.drain(..) {
                         acknowledges |=
                             matches!(notice, Notice::Flow { message: FlowControl::Acknowledge { .. }, .. });
@@ -137,6 +152,7 @@ impl<C: ControlChannel> Loop<C> {
                     now = ended;
                 }
                 self.report_received();
+                self.report_holding(now);
                 // One driver acknowledges: let the others do it now, so that one packet carries all acknowledgements.
                 if acknowledges && self.ack_now(now) {
                     continue;
@@ -176,11 +192,30 @@ impl<C: ControlChannel> Loop<C> {
         }
     }
 
+    /// Returns the time until which data that has moved keeps the session awake; `None` while drivers hold something.
+    fn lingers_until(&self) -> Option<Time> {
+        let is_holding = self.drivers.values().any(|entry| entry.is_holding);
+        let moved_at = self.drivers.values().map(|entry| entry.moved_at).max();
+        (!is_holding).then(|| moved_at.map_or(Time::ZERO, |moved_at| moved_at.after(LINGER)))
+    }
+
+    /// Reports that the drivers begin or cease to hold something.
+    fn report_holding(&mut self, now: Time) {
+        let is_holding = self.lingers_until().is_none_or(|until| now < until);
+        if is_holding != std::mem::replace(&mut self.is_holding, is_holding) {
+            self.backlog.push_back(Report::Holds(is_holding));
+        }
+    }
+
     fn sleep(&mut self) {
         self.channel.register(&mut self.poller);
         let mut timeout = None;
         if self.backlog.is_empty() {
-            let of_all = self.closed_until(Time(sys::clock::boot_ns()));
+            let now = Time(sys::clock::boot_ns());
+            let of_all = self.closed_until(now);
+            if let Some(until) = self.lingers_until().filter(|_| self.is_holding && of_all.is_none()) {
+                timeout = Some(until.since(now));
+            }
             for entry in self.drivers.values_mut() {
                 let now = Time(sys::clock::boot_ns());
                 // A driver over its rate does not wait for descriptors until its pause ends.
@@ -244,8 +279,20 @@ impl<C: ControlChannel> Loop<C> {
                 }
                 let (rate, busy) = (Rate::of_device(&self.limits.rates), Duration::ZERO);
                 let (waits, due_at, is_due) = (Party::default(), None, true);
+                let (is_holding, moved_at) = (true, Time::ZERO);
                 let DriverPlan { role, transport, .. } = plan;
-                let entry = Entry { driver: built, role, transport, rate, busy, waits, due_at, is_due };
+                let entry = Entry {
+                    driver: built,
+                    role,
+                    transport,
+                    rate,
+                    busy,
+                    waits,
+                    due_at,
+                    is_due,
+                    is_holding,
+                    moved_at,
+                };
                 self.drivers.insert(driver, entry);
             }
             Err(error) => self.fail(driver, error),

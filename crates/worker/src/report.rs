@@ -44,6 +44,8 @@ pub enum Report {
     },
     /// Time at which a data connection last received something. Sent at most once per ping interval.
     Received(Time),
+    /// The worker's flows hold something that the loss of the link would harm, or nothing any more.
+    Holds(bool),
     /// A problem of the worker itself, after which it continues.
     Warning(String),
     /// The sandbox refused this system call. [`super::process::Process`] learns it from the worker's standard error.
@@ -64,6 +66,7 @@ const TRACED: u8 = 3;
 const ALIVE: u8 = 4;
 const WARNING: u8 = 5;
 const REFUSED: u8 = 6;
+const HOLDS: u8 = 7;
 
 const SEND: u8 = 0;
 const PARTNER_GONE: u8 = 1;
@@ -96,6 +99,7 @@ pub(super) fn emit_report(report: &Report) -> Vec<u8> {
         Report::Stats { driver, stats } => drop(w.u8(STATS).u32(*driver).blob(&stats_json(*driver, stats))),
         Report::Trace { driver, flows } => drop(w.u8(TRACED).u32(*driver).blob(&json(flows))),
         Report::Received(at) => drop(w.u8(ALIVE).u64(at.0)),
+        Report::Holds(holds) => drop(w.u8(HOLDS).u8((*holds).into())),
         Report::Warning(problem) => drop(w.u8(WARNING).text(cut(problem))),
         Report::Refused(call) => drop(w.u8(REFUSED).text(cut(call))),
     }
@@ -157,6 +161,7 @@ pub(super) fn parse_report(bytes: &[u8]) -> Parsed<Report> {
             Report::Trace { driver, flows }
         }
         ALIVE => Report::Received(Time(r.u64("time")?)),
+        HOLDS => Report::Holds(flag(r)?),
         WARNING => Report::Warning(text(r, "warning")?),
         REFUSED => Report::Refused(text(r, "system call")?),
         value => return Err(WireError::Value { what: "report", value: value.into() }.into()),

@@ -183,6 +183,7 @@ fn reports() -> impl Strategy<Value = Report> {
         any::<u32>().prop_map(|driver| Report::Stats { driver, stats: Default::default() }),
         any::<u32>().prop_map(|driver| Report::Trace { driver, flows: Vec::new() }),
         any::<u64>().prop_map(|at| Report::Received(Time(at))),
+        any::<bool>().prop_map(Report::Holds),
         ".*".prop_map(Report::Warning),
         "[a-z_]{1,20}".prop_map(Report::Refused),
     ]

@@ -4,10 +4,10 @@
 //! the recovery memory too. It gives up after several immediate crashes in a row.
 
 use super::handover::{Handover, TakenDriver};
-use super::offers::Offers;
+use super::offers::{Offers, half_of};
 use super::process::Process;
 use super::{Command, DriverPlan, Report, Worker};
-use contract::{FlowDirection, Half, Role};
+use contract::FlowDirection;
 use flow::recovery;
 use flow::types::{LinkFacts, Notice, driver_of};
 use hub::outlet;
@@ -144,6 +144,9 @@ pub struct Workers {
     /// Limit on processor time, nanoseconds per second; 0 disables it.
     processor: u64,
     is_silent: bool,
+    /// The thread and the process hold something ([`Report::Holds`]); each does so from its start.
+    thread_holds: bool,
+    process_holds: bool,
     /// Start time of the process, number of restarts, and consecutive immediate crashes.
     started: Instant,
     restarts: u64,
@@ -169,6 +172,8 @@ impl Workers {
             facts: None,
             processor: 0,
             is_silent: false,
+            thread_holds: false,
+            process_holds: false,
             started: Instant::now(),
             restarts: 0,
             immediate_crashes: 0,
@@ -298,6 +303,11 @@ impl Workers {
                 self.send_one(driver, command);
             }
         }
+    }
+
+    /// Returns whether a worker holds something that the loss of the link would harm.
+    pub fn is_holding(&self) -> bool {
+        self.thread_holds || self.process_holds
     }
 
     /// Returns the processor time of the process, nanoseconds, measured from outside.
@@ -440,8 +450,10 @@ impl Workers {
             return Some(report);
         }
         if let Some(mut report) = self.thread.as_ref().and_then(Worker::poll) {
-            if let Report::Notice { driver, notice } = &mut report {
-                self.check_change(*driver, notice);
+            match &mut report {
+                Report::Notice { driver, notice } => self.check_change(*driver, notice),
+                Report::Holds(holds) => self.thread_holds = *holds,
+                _ => {}
             }
             return Some(report);
         }
@@ -500,6 +512,7 @@ impl Workers {
 
     fn start_thread(&mut self) -> io::Result<()> {
         if self.thread.is_none() {
+            self.thread_holds = true;
             let thread = self.thread.insert(Worker::start(&self.name, self.limits.clone())?);
             let _ = self.facts.is_none_or(|facts| thread.send(Command::Facts(facts)));
             let _ = thread.send(Command::Processor { ns_per_second: self.processor });
@@ -515,6 +528,7 @@ impl Workers {
             };
             let process = self.process.insert(Process::start(&self.name, &self.limits, spawner.socket()?)?);
             self.started = Instant::now();
+            self.process_holds = true;
             let _ = self.facts.is_none_or(|facts| process.send(Command::Facts(facts)));
             let _ = process.send(Command::Processor { ns_per_second: self.processor });
         }
@@ -607,6 +621,7 @@ impl Workers {
                 _ => flows.clear(),
             },
             Report::Warning(_) => self.is_sandbox_partial = true,
+            Report::Holds(holds) => self.process_holds = *holds,
             _ => {}
         }
         true
@@ -627,6 +642,7 @@ impl Workers {
     /// Handles the exit of the process: moves its drivers to a new one.
     fn on_worker_exit(&mut self, end: &str) {
         self.exited = self.process.take();
+        self.process_holds = false;
         let is_match = |_: &u32, place: &mut Place| matches!(place, Place::Process(_));
         let supervised: Vec<_> = self.drivers.extract_if(.., is_match).collect();
         self.immediate_crashes =
@@ -702,105 +718,5 @@ impl Drop for Workers {
     }
 }
 
-fn half_of(direction: FlowDirection, role: Role) -> Half {
-    use FlowDirection::{ApplicationToDevice, DeviceToApplication};
-    match (direction, role) {
-        (DeviceToApplication, Role::Device) | (ApplicationToDevice, Role::Application) => Half::Source,
-        (DeviceToApplication, Role::Application) | (ApplicationToDevice, Role::Device) => Half::Sink,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use contract::{FlowClass, Format, Site};
-    use flow::trace::FlowTrace;
-    use flow::types::FlowPlan;
-    use modules::TransportPlan;
-    use pipeline::Origin;
-    use std::num::NonZeroU32;
-
-    const DRIVER: u32 = 3;
-    const DIRECTION: FlowDirection = FlowDirection::DeviceToApplication;
-
-    /// Creates the workers of one driver in a process that has ended.
-    fn workers(text: &str) -> Workers {
-        let plan = FlowPlan {
-            flow: 7,
-            direction: DIRECTION,
-            class: FlowClass::Reliable,
-            format: Format::Bytes,
-            pipeline: Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap(),
-            requested: Vec::new(),
-            site: Site::default(),
-        };
-        let limits = Limits::default();
-        let mut workers = Workers::new("test".into(), limits.clone());
-        workers.offers.begin(DRIVER, std::slice::from_ref(&plan));
-        let spec = registry::device_spec("pattern", Role::Device).unwrap();
-        let device = registry::open(&spec, Role::Device, None).unwrap();
-        let transport = TransportPlan::defaults("tcp").unwrap();
-        let supervised = SupervisedDriver {
-            device: Some(PartnerOrigin::Opened(Box::new(device))),
-            ports: Vec::new(),
-            memory: recovery::memory(&limits).unwrap(),
-            plan: DriverPlan { role: Role::Device, flows: vec![plan], transport },
-            traces_due: 0,
-            is_device_gone: false,
-            waiting: None,
-        };
-        workers.drivers.insert(DRIVER, Place::Process(Box::new(supervised)));
-        workers
-    }
-
-    fn report(workers: &mut Workers, text: &str) -> Notice {
-        let notice = Notice::Changed { direction: DIRECTION, result: Ok(text.into()) };
-        let mut report = Report::Notice { driver: DRIVER, notice };
-        workers.track_report(&mut report);
-        match report {
-            Report::Notice { notice, .. } => notice,
-            _ => unreachable!("a notice stays one"),
-        }
-    }
-
-    /// A worker that was taken over reports a pipeline with a program of its choice.
-    #[test]
-    fn a_report_adds_no_program() {
-        let mut workers = workers("compress");
-        for text in ["exec(source=\"sh -c id\")", "@pipe compress", "compress | @shm null"] {
-            assert!(matches!(report(&mut workers, text), Notice::Incident(_)), "{text}");
-            assert!(workers.programs(DRIVER).is_empty(), "{text}");
-            assert_eq!(workers.pipeline(DRIVER, DIRECTION).map(Pipeline::text), Some("compress"));
-        }
-        let requested = Pipeline::parse("@pipe compress", registry::pairs(), Origin::Local).unwrap();
-        workers.request_change(DRIVER, DIRECTION, &requested);
-        assert!(!workers.programs(DRIVER).is_empty(), "the broker has requested it");
-        assert!(matches!(report(&mut workers, "@pipe compress"), Notice::Changed { .. }));
-        assert_eq!(workers.pipeline(DRIVER, DIRECTION).map(Pipeline::text), Some("@pipe compress"));
-    }
-
-    /// A worker that was taken over fills the memory of its broker with drivers and stamps of its choice.
-    #[test]
-    fn a_report_adds_no_driver_and_no_unrequested_stamps() {
-        let mut workers = workers("");
-        let is_kept = |workers: &mut Workers, driver| {
-            workers.track_report(&mut Report::Stats { driver, stats: Box::default() })
-        };
-        assert!((0..100).filter(|driver| is_kept(&mut workers, *driver)).eq([DRIVER]));
-
-        let stamps_of = |workers: &mut Workers, driver| {
-            let Some(Place::Process(supervised)) = workers.drivers.get(&DRIVER) else { unreachable!() };
-            let plan = supervised.plan.flows[0].clone();
-            let mut trace = flow::trace::begin(NonZeroU32::MIN);
-            let flows = vec![FlowTrace::new(&plan, Half::Source, &mut trace)];
-            let mut report = Report::Trace { driver, flows };
-            workers.track_report(&mut report);
-            matches!(report, Report::Trace { flows, .. } if !flows.is_empty())
-        };
-        assert!(!stamps_of(&mut workers, DRIVER), "nobody asked");
-        workers.send(Command::Trace { driver: DRIVER, one_in: None });
-        assert!(!stamps_of(&mut workers, DRIVER + 1), "another driver");
-        assert!(stamps_of(&mut workers, DRIVER), "the answer");
-        assert!(!stamps_of(&mut workers, DRIVER), "a second answer");
-    }
-}
+mod tests;
