@@ -20,8 +20,9 @@ use std::time::Duration;
 const DATA: &[u8] = b"outboard-data";
 /// Round trip assumed before the first measurement. A lost handshake datagram is retransmitted after three times this.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
-/// An idle connection sends a packet at this interval, to keep the bindings of NATs alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// An idle connection sends a packet at this interval, to keep the bindings of NATs alive. Most keep them for at least 30 s
+/// (RFC 9000, section 10.1.2).
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Idle timeout. The session detects a silent peer much sooner.
 const IDLE: Duration = Duration::from_secs(60);
 /// Initial window in datagrams where the datagram size is known: the first must fit, and one more.

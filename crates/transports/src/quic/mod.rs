@@ -214,8 +214,8 @@ struct Counts {
     late: u64,
     /// Calls to `drive` that received authentic frames.
     signs_of_life: u64,
-    /// Authentic frames at the last count.
-    frames: u64,
+    /// At the last count: frames of records received and sent, and acknowledgements received.
+    frames: [u64; 3],
     /// Frames that say that the peer's window is full, at the last report.
     blocked: u64,
 }
@@ -277,13 +277,18 @@ impl QuicPartner {
         self.write();
     }
 
-    /// Counts a sign of life if the connection has received frames. Datagrams that fail authentication have none.
+    /// Counts a sign of life if the connection has received records or acknowledgements of records. Datagrams that fail
+    /// authentication have none. The packets that keep an idle connection alive say nothing that the control channel does
+    /// not say, and would wake the broker.
     fn update_liveness(&mut self) {
         let Some(connection) = self.link.state() else { return };
-        let stats = connection.stats().frame_rx;
-        let frames = stats.acks + stats.stream + stats.datagram + stats.ping;
-        if frames != self.counts.frames {
-            self.counts.frames = frames;
+        let stats = connection.stats();
+        let received = stats.frame_rx.stream + stats.frame_rx.datagram;
+        let sent = stats.frame_tx.stream + stats.frame_tx.datagram;
+        let acknowledgements = stats.frame_rx.acks;
+        let [was_received, was_sent, was_acknowledged] = self.counts.frames;
+        if received != was_received || sent != was_sent && acknowledgements != was_acknowledged {
+            self.counts.frames = [received, sent, acknowledgements];
             self.counts.signs_of_life += 1;
         }
     }
