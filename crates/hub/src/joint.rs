@@ -321,14 +321,19 @@ impl Running {
         name: &str,
         emit: &mut dyn FnMut(JointEvent),
     ) -> Result<(), ServiceError> {
-        let mut stats_at = now().after(STATS_INTERVAL);
+        // At rest the statistics do not change: the next wake-up schedules them again.
+        let (mut stats_at, mut emitted) = (None, None);
         while !stop.is_requested() {
             self.claims.iter().try_for_each(Claim::check)?;
             let again = self.turn(now())?;
             let finished = self.outputs.iter().all(|output| output.path.is_finished());
-            if now() >= stats_at || finished {
-                emit(JointEvent::Stats { name: name.into(), stats: Box::new(self.stats()) });
-                stats_at = now().after(STATS_INTERVAL);
+            let due_at = *stats_at.get_or_insert_with(|| now().after(STATS_INTERVAL));
+            if now() >= due_at || finished {
+                let stats = self.stats();
+                let has_changed = emitted.as_ref() != Some(&stats);
+                stats_at = has_changed.then(|| now().after(STATS_INTERVAL));
+                emitted = Some(stats.clone());
+                emit(JointEvent::Stats { name: name.into(), stats: Box::new(stats) });
             }
             if finished {
                 break;
@@ -342,7 +347,7 @@ impl Running {
                 poller.register(claim.wakes(), true, false);
             }
             self.register(poller, &mut wake);
-            wake.add(poller, Readiness::at(stats_at));
+            wake.add(poller, Readiness::never().or_at(stats_at));
             let timeout = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now())) };
             poller.wait(timeout).map_err(|error| ServiceError::os("waiting", error))?;
         }
