@@ -13,13 +13,14 @@ use crate::agree;
 use crate::console::Console;
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialling, Expected, Over, Patience, greet, is_here};
-use crate::drain::{self, Drain};
 use crate::events::Event;
 use crate::peer_session::{Driver, PeerSession};
 use crate::place::{Confirm, Route, reach, record_place};
+use crate::rest::{Look, REST_INTERVAL};
 use crate::tracing::Tracing;
 use contract::ServiceError;
 use contract::{Description, FlowDirection, FlowOffer, Kind, Role, Time};
+use flow::drain::{self, Drain};
 use flow::fair::Processor;
 use flow::types::{FlowPlan, Notice};
 use hub::application::{ApplicationChoice, ApplicationNode, make_node};
@@ -37,7 +38,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 use sys::poller::Poller;
+use sys::route::AddressWatch;
 use sys::stop::Stop;
+use sys::timer::Sleeper;
 use transport_choice::TransportChoice;
 use trust::channel::ControlStream;
 use trust::keys::KeyShare;
@@ -55,8 +58,6 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// [`SETTLED`].
 const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(10);
-/// Interval between two `Stats` events.
-const STATS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Most reasons of losses that are counted apart, for each device.
 const LOST_REASONS_MAX: usize = 64;
@@ -200,8 +201,9 @@ pub struct ApplicationHost {
     /// The transport in use.
     transport: TransportPlan,
     choice: TransportChoice,
-    /// Time of the next check whether this host's address has changed.
-    address_at: Time,
+    address_watch: AddressWatch,
+    look: Look,
+    sleeper: Sleeper,
     limits: Limits,
     host: String,
     /// The token with which this host resumes the session.
@@ -261,6 +263,7 @@ impl ApplicationHost {
             workers.prepare();
         }
         let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+        let look = Look::new(known.as_ref(), now());
         let link = ControlLink::new(&request.limits, now());
         let mut common = PeerSession::new(Role::Application, target.address.clone(), link, workers);
         for (number, target) in (0..).zip(request.targets) {
@@ -288,7 +291,9 @@ impl ApplicationHost {
             key: None,
             choice: TransportChoice::new(&request.transport, request.fallback),
             transport: request.transport,
-            address_at: Time::ZERO,
+            address_watch: AddressWatch::default(),
+            look,
+            sleeper: Sleeper::default(),
             limits: request.limits,
             host: request.host,
             token: None,
@@ -366,7 +371,6 @@ impl ApplicationHost {
     }
 
     fn serve(&mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
-        let mut stats_at = now().after(STATS_INTERVAL);
         let mut drain = None;
         while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
             self.claims().try_for_each(Claim::check)?;
@@ -396,9 +400,9 @@ impl ApplicationHost {
             }
             self.probe_preferred()?;
             self.choice.events.drain(..).for_each(&mut *emit);
-            if now() >= stats_at {
-                self.common.workers.send(Command::Stats);
-                stats_at = now().after(STATS_INTERVAL);
+            self.common.request_stats(now());
+            let rest_interval = self.common.link.is_resting().then_some(REST_INTERVAL);
+            if self.look.is_due(rest_interval, &self.poller, now()) {
                 self.refresh_known()?;
             }
             self.follow_address();
@@ -407,9 +411,18 @@ impl ApplicationHost {
             if let Err(error) = self.ask_again() {
                 self.common.handle_link_failure(error.to_string(), &mut self.poller);
             }
-            self.sleep((drain.is_none()).then_some(stop), stats_at)?;
+            let is_busy = self.is_busy();
+            self.common.update_hold(is_busy, now());
+            self.sleep((drain.is_none()).then_some(stop))?;
         }
         Ok(())
+    }
+
+    /// Returns whether this host waits for an answer of the device host, apart from the flows.
+    fn is_busy(&self) -> bool {
+        let is_open = |driver: &Driver<AttachedDevice>| matches!(driver.own.opening, Opening::Open);
+        let mut drivers = self.common.drivers.values();
+        self.redial.is_some() || drivers.any(|driver| !is_open(driver) || driver.own.dialling.is_some())
     }
 
     /// Returns the claims to the nodes.
@@ -430,20 +443,21 @@ impl ApplicationHost {
     }
 
     /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised.
-    fn sleep(&mut self, stop: Option<&Stop>, mut stats_at: Time) -> Result<(), ServiceError> {
+    fn sleep(&mut self, stop: Option<&Stop>) -> Result<(), ServiceError> {
+        let mut at = self.common.stats_at().min(self.look.register(&mut self.poller));
         match stop {
             Some(stop) => self.poller.register(stop.wakes(), true, false),
-            None => stats_at = stats_at.min(now().after(drain::LOOK)),
+            None => at = at.min(now().after(drain::LOOK)),
         }
         self.common.workers.register(&mut self.poller);
         if let Some(console) = &self.console {
             console.register(&mut self.poller);
         }
         let is_silent = self.common.silent_since().is_some();
-        let mut at = stats_at.min(match &self.redial {
+        at = at.min(match &self.redial {
             Some(redial) => {
                 redial.register(&mut self.poller);
-                if is_silent { stats_at } else { self.common.link.silent_at() }
+                if is_silent { at } else { self.common.link.silent_at() }
             }
             None => {
                 self.common.link.register(&mut self.poller);
@@ -451,7 +465,8 @@ impl ApplicationHost {
                 if self.is_served() && !is_silent { link_at } else { link_at.min(self.redial_at) }
             }
         });
-        at = at.min(self.address_at);
+        let is_resting = self.common.link.is_resting();
+        at = at.min(Time(self.address_watch.register(is_resting, &mut self.poller)));
         if !is_silent && self.redial.is_none() {
             at = at.min(self.choice.register(&mut self.poller));
         }
@@ -464,8 +479,8 @@ impl ApplicationHost {
                 at = at.min(dialling.register(&mut self.poller));
             }
         }
-        self.poller.wait(Some(at.since(now()))).map_err(|error| ServiceError::os("waiting", error))?;
-        Ok(())
+        let slept = self.sleeper.sleep(at.since(now()), at.0, &mut self.poller);
+        slept.map_err(|error| ServiceError::os("waiting", error))
     }
 
     /// Returns the path of the console socket ([`console::ask`](crate::console::ask)), if there is one.

@@ -2,7 +2,7 @@
 
 use contract::Time;
 use flow::types::LinkFacts;
-use session::{ChannelError, ClockEstimator, ControlChannel, Limits, Liveness, SavedChannel};
+use session::{ChannelError, ClockEstimator, ControlChannel, Heartbeat, Limits, SavedChannel};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,18 +15,9 @@ use trust::quic_stream::QuicStream;
 use wire::Control;
 use wire::preamble::Introduction;
 
-/// Number of first pings that follow each other five times as fast.
-const HURRIED_PINGS: u32 = 16;
 const READ_BYTES: usize = 16 << 10;
 /// Most messages and reads in one turn, so that a fast peer does not starve the others.
 const STEPS_AT_ONCE: u32 = 64;
-/// Factor on the silence limit for the control channel while data arrives: its messages may be queued behind the
-/// data, but only for so long.
-const DATA_PATIENCE: u32 = 10;
-/// Factor on the silence limit above which a sleep of this host breaks the connection. The peer's retransmissions
-/// have backed off by then, and a new connection starts without that backoff.
-const SLEEP: u32 = 3;
-
 /// Timeout for the delivery of a goodbye: some round trips of a long path.
 const PARTING: Duration = Duration::from_millis(500);
 
@@ -54,13 +45,7 @@ pub struct ControlLink {
     /// The keys for the session's data connections, if the connection is secure.
     keys: Option<LinkKeys>,
     clock: ClockEstimator,
-    /// Liveness of the peer, over any connection.
-    liveness: Liveness,
-    /// Liveness of the control connection alone.
-    own_liveness: Liveness,
-    silence: Duration,
-    ping_interval: Duration,
-    ping_at: Time,
+    heartbeat: Heartbeat,
     ping_id: u32,
     /// Steps left in this turn.
     steps: u32,
@@ -76,11 +61,7 @@ impl ControlLink {
             stream: None,
             keys: None,
             clock: ClockEstimator::new(),
-            liveness: Liveness::new(limits.silence, now),
-            own_liveness: Liveness::new(limits.silence.saturating_mul(DATA_PATIENCE), now),
-            silence: limits.silence,
-            ping_interval: limits.ping_interval,
-            ping_at: now,
+            heartbeat: Heartbeat::new(limits, now),
             ping_id: 0,
             steps: STEPS_AT_ONCE,
             is_behind: false,
@@ -112,19 +93,33 @@ impl ControlLink {
         // There are no keys while the handshake is still in progress.
         self.keys = stream.link_keys()?;
         self.stream = Some(stream);
-        self.handle_arrival(now);
-        self.ping_at = now;
+        self.heartbeat.handle_connection(now);
         self.write()
     }
 
-    fn handle_arrival(&mut self, now: Time) {
-        self.liveness.handle_heard(now);
-        self.own_liveness.handle_heard(now);
+    /// Records that the session holds something, or nothing any more ([`Heartbeat::hold`]).
+    pub fn hold(&mut self, is_held: bool, now: Time) {
+        self.heartbeat.hold(is_held || self.channel.has_unacknowledged(), now);
+    }
+
+    /// Makes this the control channel of a device host.
+    pub fn follow(&mut self) {
+        self.heartbeat.follow();
+    }
+
+    /// Makes the next ping due.
+    pub fn ping_now(&mut self, now: Time) {
+        self.heartbeat.ping_now(now);
+    }
+
+    /// Returns whether the session has held nothing for some time.
+    pub fn is_resting(&self) -> bool {
+        self.heartbeat.is_resting()
     }
 
     /// Records that data of the peer arrived at `at`: the peer is alive even if its control messages are late.
     pub fn handle_data(&mut self, at: Time) {
-        self.liveness.handle_heard(at);
+        self.heartbeat.handle_data(at);
     }
 
     /// Closes the connection.
@@ -207,6 +202,7 @@ impl ControlLink {
     /// Queues a message for the next write, at the latest when the link is polled. Without a connection, keeps it
     /// for the next one.
     pub fn put(&mut self, message: &Control) -> Result<(), LinkError> {
+        self.note_news(message);
         match self.stream {
             None => Ok(self.channel.keep(message)?),
             Some(_) => Ok(self.channel.send(message)?),
@@ -215,12 +211,20 @@ impl ControlLink {
 
     /// Sends a message. Without a connection, keeps it for the next one.
     pub fn send(&mut self, message: &Control) -> Result<(), LinkError> {
+        self.note_news(message);
         match self.stream {
             None => Ok(self.channel.keep(message)?),
             Some(_) => {
                 self.channel.send(message)?;
                 self.write()
             }
+        }
+    }
+
+    /// The peer has to learn soon that a numbered message arrived, and so has this host.
+    fn note_news(&mut self, message: &Control) {
+        if message.is_numbered() {
+            self.heartbeat.handle_news(Time(sys::clock::boot_ns()));
         }
     }
 
@@ -254,11 +258,18 @@ impl ControlLink {
             match message {
                 Control::Ping { id, sent, received } => {
                     self.channel.handle_received(received)?;
+                    self.heartbeat.handle_peer_ping(sent, now);
                     let replied = sys::clock::boot_ns();
-                    self.send(&Control::Pong { id, sent, received: now.0, replied })?;
+                    let is_blocked = self.is_waiting();
+                    self.put(&Control::Pong { id, sent, received: now.0, replied })?;
+                    // One packet carries the answer and a ping that follows.
+                    self.ping_when_due(is_blocked, now)?;
+                    self.write()?;
                 }
                 Control::Pong { sent, received, replied, .. } => {
                     self.clock.handle_pong(sent, received, replied, now);
+                    let round_trip = self.clock.round_trip_ns().map(Duration::from_nanos);
+                    round_trip.into_iter().for_each(|round_trip| self.heartbeat.set_round_trip(round_trip));
                 }
                 message => return Ok(Some(message)),
             }
@@ -273,7 +284,8 @@ impl ControlLink {
         while self.steps > 0 {
             self.steps -= 1;
             if let Some(message) = self.channel.poll()? {
-                self.handle_arrival(now);
+                self.heartbeat.handle_message(now);
+                self.note_news(&message);
                 return Ok(Some(message));
             }
             let Some(stream) = self.stream.as_mut().filter(|_| self.channel.has_room()) else {
@@ -291,33 +303,35 @@ impl ControlLink {
         Ok(None)
     }
 
-    /// Sends a ping when it is due. If the ping is long overdue, this host slept, and the silence during a short
-    /// sleep does not count.
+    /// Sends a ping when it is due. If the ping is long overdue, this host slept ([`Heartbeat::handle_sleep`]).
     pub fn run_timeouts(&mut self, now: Time) -> Result<(), LinkError> {
-        let slept = now.since(self.ping_at);
-        let is_short = slept >= self.silence && slept < self.silence.saturating_mul(SLEEP);
-        if self.stream.is_some() && is_short && !self.is_silent(self.ping_at) {
-            self.handle_arrival(now);
+        if self.stream.is_none() {
+            return Ok(());
         }
-        if self.stream.is_some() && now >= self.ping_at {
-            // If the peer does not read, more pings would only fill the queue.
-            if !self.is_waiting() {
+        self.heartbeat.handle_sleep(now);
+        if self.heartbeat.is_ping_due(now) {
+            self.ping_when_due(self.is_waiting(), now)?;
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Queues a ping when it is due. If the peer does not read, more pings would only fill the queue.
+    fn ping_when_due(&mut self, is_blocked: bool, now: Time) -> Result<(), LinkError> {
+        if self.heartbeat.is_ping_due(now) {
+            if !is_blocked {
                 self.ping_id = self.ping_id.wrapping_add(1);
                 let received = self.channel.received();
-                self.send(&Control::Ping { id: self.ping_id, sent: sys::clock::boot_ns(), received })?;
-            } else {
-                self.write()?;
+                self.put(&Control::Ping { id: self.ping_id, sent: sys::clock::boot_ns(), received })?;
             }
-            // Ping fast at first: the clock offset is inaccurate until some answers have arrived.
-            let hurried = self.ping_id < HURRIED_PINGS;
-            self.ping_at = now.after(if hurried { self.ping_interval / 5 } else { self.ping_interval });
+            self.heartbeat.handle_ping(!is_blocked, now);
         }
         Ok(())
     }
 
     /// Returns the time of the last arrival from the peer.
     pub fn heard(&self) -> Time {
-        self.liveness.heard()
+        self.heartbeat.heard()
     }
 
     /// Returns whether the peer's host reports that nothing listens there. This is a hint only: others can forge it.
@@ -327,18 +341,18 @@ impl ControlLink {
 
     /// Returns whether the peer has been silent for longer than the limit.
     pub fn is_silent(&self, now: Time) -> bool {
-        self.liveness.is_silent(now) || self.own_liveness.is_silent(now)
+        self.heartbeat.is_silent(now)
     }
 
     /// Returns the time at which the peer counts as silent if nothing arrives.
     pub fn silent_at(&self) -> Time {
-        self.liveness.poll_timeout().min(self.own_liveness.poll_timeout())
+        self.heartbeat.silent_at()
     }
 
     /// Returns the time of the next timeout; `silent` says that the peer already counts as silent.
     pub fn poll_timeout(&self, silent: bool) -> Time {
         let never = Time(u64::MAX);
-        let ping_at = if self.is_connected() { self.ping_at } else { never };
+        let ping_at = if self.is_connected() { self.heartbeat.ping_at() } else { never };
         let stream_at = self.stream_timeout().unwrap_or(never);
         ping_at.min(stream_at).min(if silent { never } else { self.silent_at() })
     }
@@ -386,55 +400,5 @@ impl ControlLink {
 impl From<LinkError> for contract::ServiceError {
     fn from(error: LinkError) -> Self {
         contract::ServiceError::Peer(error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-
-    #[test]
-    fn data_keeps_a_silent_control_channel_alive_only_for_so_long() {
-        let limits = Limits::default();
-        let mut link = ControlLink::new(&limits, Time::ZERO);
-        let dead = Time::ZERO.after(limits.silence * DATA_PATIENCE);
-        let mut now = Time::ZERO;
-        while now < dead {
-            assert!(!link.is_silent(now), "{now:?}");
-            link.handle_data(now);
-            now = now.after(limits.silence / 2);
-        }
-        assert!(link.is_silent(dead));
-        let link = ControlLink::new(&limits, Time::ZERO);
-        assert!(link.is_silent(Time::ZERO.after(limits.silence)), "nothing came at all");
-    }
-    #[test]
-    fn silence_during_a_short_sleep_of_this_host_does_not_count() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (limits, begun) = (Limits::default(), Time::from_millis(1000));
-        let connected = || {
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let mut link = ControlLink::new(&limits, begun);
-            link.connect(ControlStream::Bare(stream), 0, None, begun).unwrap();
-            link
-        };
-        let later = begun.after(limits.silence * (SLEEP - 1));
-        let mut asleep = connected();
-        asleep.run_timeouts(later).unwrap();
-        assert!(!asleep.is_silent(later) && asleep.is_silent(later.after(limits.silence)));
-        let much_later = begun.after(limits.silence * SLEEP);
-        let mut long_asleep = connected();
-        long_asleep.run_timeouts(much_later).unwrap();
-        assert!(long_asleep.is_silent(much_later), "after a long sleep the connection is replaced");
-        let mut awake = connected();
-        let mut now = begun;
-        while !awake.is_silent(now) {
-            awake.run_timeouts(now).unwrap();
-            now = now.after(limits.ping_interval);
-        }
-        awake.run_timeouts(now).unwrap();
-        awake.run_timeouts(later).unwrap();
-        assert!(awake.is_silent(later), "it was before this host slept");
     }
 }

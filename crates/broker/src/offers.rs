@@ -14,14 +14,15 @@ use modules::Pipelines;
 use modules::TransportPlan;
 use modules::now;
 use modules::registry;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 use sandbox::is_sandbox_required;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use sys::hang_up::{HangUpWatch, is_hung_up};
+use sys::poller::Poller;
 use trust::PeerKey;
 
 /// Interval between two attempts to reopen an unavailable device.
@@ -48,6 +49,8 @@ pub struct UserLiveness {
     /// The user's host reports that nothing listens there. Others can forge this, so it counts only together with
     /// another sign.
     pub is_refused: bool,
+    /// Round trip to the user, which cannot answer sooner.
+    pub round_trip: Duration,
 }
 
 /// A peer that uses a device.
@@ -94,6 +97,9 @@ pub struct Shared {
     next_owner: Option<User>,
     /// The time of the latest request, and the number of checks since then.
     looks: (Time, u32),
+    /// The time of the latest check.
+    wanted_at: Time,
+    hang_up: HangUp,
     /// Set if the device is plugged in.
     pub present: bool,
     /// Time of the next attempt to reopen it.
@@ -119,6 +125,15 @@ impl Pipe {
         let opened = are_pipes.then(|| opened.try_clone().ok()).flatten()?;
         Some(Pipe { opened, left: None })
     }
+}
+
+/// The kernel's report that an unused device was unplugged.
+enum HangUp {
+    /// The device is in use, or gone, or cannot be unplugged.
+    Unwatched,
+    Watched(HangUpWatch),
+    /// The kernel reports nothing.
+    Unknown,
 }
 
 enum Source {
@@ -166,9 +181,11 @@ impl Shared {
             return false;
         }
         self.looks = if self.looks.0 == asked { (asked, self.looks.1 + 1) } else { (asked, 1) };
-        let is_patient = self.looks.1 <= ANSWER_LOOKS;
+        self.wanted_at = now();
+        let (is_early, waited) = (self.looks.1 <= ANSWER_LOOKS, self.wanted_at.since(asked));
         let is_before = |user: &&mut User| {
             let is_same = key.is_some() && user.key == key && user.liveness.last_heard < Some(asked);
+            let is_patient = is_early || waited < user.liveness.round_trip * 2;
             is_same && (!is_patient || user.liveness.is_refused)
         };
         if let Some(before) = self.users.iter_mut().find(is_before) {
@@ -182,6 +199,11 @@ impl Shared {
         let is_present =
             |user: &User| user.liveness.last_heard >= Some(asked.max(user.heard_since).after(GOODBYE_DELAY));
         !self.users.iter().all(is_present)
+    }
+
+    /// Returns whether a peer has requested the device since `at`, while it was in use.
+    pub fn is_wanted_since(&self, at: Time) -> bool {
+        self.wanted_at > at
     }
 
     /// Records the liveness of each user, and marks users that block the hub: at once if silent, otherwise when the
@@ -296,7 +318,7 @@ impl Shared {
             key,
             driver,
             client,
-            liveness: UserLiveness { last_heard: Some(now()), is_refused: false },
+            liveness: UserLiveness { last_heard: Some(now()), is_refused: false, round_trip: Duration::ZERO },
             heard_since: Time::ZERO,
             removal: None,
         });
@@ -327,17 +349,59 @@ impl Shared {
         self.pipe = None;
     }
 
-    /// Returns the reason if the device was unplugged while no peer uses it. A user's worker notices this by itself.
+    /// Returns whether the device can be unplugged.
+    pub fn is_pluggable(&self) -> bool {
+        let Source::Spec(spec) = &self.source else { return false };
+        registry::device_class(&spec.class).is_some_and(|class| class.subsystem().is_some())
+    }
+
+    /// Returns whether this process has to notice that the device was unplugged. A user's worker notices it by itself.
+    fn is_watched(&self) -> bool {
+        self.present && self.users.is_empty() && self.is_pluggable()
+    }
+
+    /// The open descriptors of a device that nobody uses. The kernel reports on them that the device was unplugged.
+    fn watched_descriptors(&self) -> &[OwnedFd] {
+        match &self.opened {
+            Some(PartnerOrigin::Opened(opened)) if self.is_watched() => &opened.descriptors,
+            _ => &[],
+        }
+    }
+
+    /// Registers an unused device with the poller. Returns true if its unplugging shows only in a check.
+    pub fn register(&mut self, poller: &mut Poller) -> bool {
+        if !self.is_watched() {
+            self.hang_up = HangUp::Unwatched;
+            return false;
+        }
+        if let HangUp::Unwatched = self.hang_up {
+            let watched = self.watched_descriptors();
+            self.hang_up = HangUpWatch::new(watched).map_or(HangUp::Unknown, HangUp::Watched);
+        }
+        let HangUp::Watched(set) = &self.hang_up else { return true };
+        poller.register(set.as_fd(), true, false);
+        false
+    }
+
+    /// Returns whether the last wait found that an unused device was unplugged. Some drivers report errors at all times;
+    /// their devices are not watched any more.
+    pub fn has_hung_up(&mut self, poller: &Poller) -> bool {
+        let HangUp::Watched(set) = &self.hang_up else { return false };
+        let is_ready = poller.is_ready(set.as_fd());
+        let has_hung_up = is_ready && self.unplugged().is_some();
+        if is_ready && !has_hung_up {
+            self.hang_up = HangUp::Unknown;
+        }
+        has_hung_up
+    }
+
+    /// Returns the reason if the device was unplugged while no peer uses it.
     pub fn unplugged(&self) -> Option<&'static str> {
         let Source::Spec(spec) = &self.source else { return None };
-        let is_pluggable =
-            registry::device_class(&spec.class).is_some_and(|class| class.subsystem().is_some());
-        if !self.present || !self.users.is_empty() || !is_pluggable {
+        if !self.is_watched() {
             return None;
         }
-        if let Some(PartnerOrigin::Opened(opened)) = &self.opened
-            && opened.descriptors.iter().any(is_hung_up)
-        {
+        if self.watched_descriptors().iter().any(is_hung_up) {
             return Some("it was unplugged");
         }
         let is_missing = spec.target.starts_with("/dev/") && !Path::new(&spec.target).exists();
@@ -349,6 +413,7 @@ impl Shared {
     pub fn mark_gone(&mut self) {
         self.pipe = None;
         self.opened = None;
+        self.hang_up = HangUp::Unwatched;
         self.present = false;
         self.reopen_at = now().after(REOPEN_INTERVAL);
     }
@@ -394,16 +459,6 @@ impl Shared {
             Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
         }
     }
-}
-
-/// Returns whether the driver of an open device reports that the device is gone.
-fn is_hung_up(descriptor: &OwnedFd) -> bool {
-    let is_device = fstat(descriptor)
-        .is_ok_and(|known| FileType::from_raw_mode(known.st_mode) == FileType::CharacterDevice);
-    let mut polled = [PollFd::new(descriptor, PollFlags::empty())];
-    is_device
-        && poll(&mut polled, Some(&Timespec::default())).is_ok()
-        && polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// Opens a device and offers it under this number.
@@ -525,6 +580,8 @@ fn open_shared(device: &ShareDevice, name: String, left: Option<&Left>) -> Resul
         hub: None,
         next_owner: None,
         looks: (Time::ZERO, 0),
+        wanted_at: Time::ZERO,
+        hang_up: HangUp::Unwatched,
         present: true,
         reopen_at,
     })

@@ -39,6 +39,7 @@ use crate::control_link::{ControlLink, LinkError};
 use crate::events::Event;
 use contract::{FlowDirection, Format, Role, Time};
 use flow::stats::DriverStats;
+use flow::stats_timer::StatsTimer;
 use flow::trace::FlowTrace;
 use flow::types::{FlowPlan, LinkFacts, Notice, driver_of};
 use modules::{Pipelines, now};
@@ -115,11 +116,15 @@ pub struct PeerSession<D> {
     changes: PipelineChangeBroker,
     facts: Option<LinkFacts>,
     contact: Contact,
+    stats_timer: StatsTimer,
 }
 
 impl<D> PeerSession<D> {
     /// Creates a session without drivers.
-    pub fn new(role: Role, peer: String, link: ControlLink, workers: Workers) -> PeerSession<D> {
+    pub fn new(role: Role, peer: String, mut link: ControlLink, workers: Workers) -> PeerSession<D> {
+        if role == Role::Device {
+            link.follow();
+        }
         PeerSession {
             role,
             peer,
@@ -132,6 +137,7 @@ impl<D> PeerSession<D> {
             changes: PipelineChangeBroker::default(),
             facts: None,
             contact: Contact::Alive,
+            stats_timer: StatsTimer::new(now()),
         }
     }
 
@@ -168,6 +174,31 @@ impl<D> PeerSession<D> {
             self.workers.send(Command::SilenceEnded);
             emit(Event::LinkBack { seconds: now().since(since).as_secs_f64() });
         }
+    }
+
+    /// Records whether the session holds something that the loss of the link would harm: flows, unacknowledged messages, a
+    /// pipeline that changes, a connection in progress, or something of the role (`docs/design/idle.md`).
+    pub fn update_hold(&mut self, role_holds: bool, now: Time) {
+        let is_settled = matches!(self.contact, Contact::Alive) && self.facts.is_some();
+        let is_held = role_holds || self.workers.is_holding() || self.changes.is_busy() || !is_settled;
+        self.link.hold(is_held, now);
+    }
+
+    /// Requests statistics of the workers when they are due.
+    pub fn request_stats(&mut self, now: Time) {
+        if self.stats_timer.is_due(self.link.is_resting(), now) {
+            self.workers.send(Command::Stats);
+        }
+    }
+
+    /// Requests statistics at the next turn: a client of the console has read the latest ones, and may ask again.
+    pub fn ask_stats(&mut self) {
+        self.stats_timer.request(now());
+    }
+
+    /// Returns the time of the next request for statistics.
+    pub fn stats_at(&self) -> Time {
+        self.stats_timer.at()
     }
 
     /// Returns whether a pipeline changes.
@@ -213,6 +244,8 @@ impl<D> PeerSession<D> {
     ) -> Result<Option<(u32, Notice)>, LinkError> {
         match report {
             Report::Received(at) => self.link.handle_data(at),
+            // `Workers` keeps it for `update_hold`.
+            Report::Holds(_) => {}
             Report::Warning(problem) => emit(Event::Warning { problem }),
             Report::Refused(call) => emit(Event::Warning {
                 problem: format!("the sandbox refused the system call {call} to a worker"),
@@ -231,7 +264,10 @@ impl<D> PeerSession<D> {
                     self.traced.extend(flows.into_iter().map(|flow| flow.named(&driver.name, &self.peer)));
                 }
             }
-            Report::Notice { driver, notice } => return self.handle_notice(driver, notice, emit),
+            Report::Notice { driver, notice } => {
+                self.stats_timer.handle_change(now());
+                return self.handle_notice(driver, notice, emit);
+            }
         }
         Ok(None)
     }

@@ -16,12 +16,12 @@ mod status;
 use crate::change;
 use crate::console::{self, Console, Operation};
 use crate::control_link::ControlLink;
-use crate::drain::{self, Drain};
 use crate::events::Event;
 use crate::handover::Left;
 use crate::join_socket::{Answer, JoinSocket, Request, Visit};
 use crate::offers::{Offers, add_offer};
 use crate::quic_listener::QuicListener;
+use crate::rest::{Look, REST_INTERVAL};
 use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
 use crate::share_session::{PeerIdentity, Session};
 use crate::tracing::Tracing;
@@ -30,6 +30,7 @@ use attention::Attention;
 use carrier::Carrier;
 use contract::ServiceError;
 use contract::{Role, Time};
+use flow::drain::{self, Drain};
 use modules::now;
 use modules::registry;
 pub use orders::Orders;
@@ -44,6 +45,8 @@ use std::time::Duration;
 use sys::listening::{Listening, canonical};
 use sys::poller::Poller;
 use sys::stop::Stop;
+use sys::timer::Sleeper;
+use sys::uevent::Uevents;
 use transports::quic::Tag;
 use trust::channel::{ControlStream, SecureStream};
 use trust::{Known, Permit};
@@ -53,8 +56,11 @@ use worker::{ExitWaiter, Handover};
 
 /// Most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
-/// Interval of slow checks and of `Hub` events.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks at rest while the unplugging of a device shows only in its missing node, and perhaps in no
+/// notification.
+const NODE_INTERVAL: Duration = Duration::from_secs(5);
+/// The host stays awake for this time after a connection.
+const AWAKE: Duration = Duration::from_secs(3);
 
 /// Shortest interval between two checks of the devices: with a thousand devices, a check takes as long as serving
 /// some peers.
@@ -113,6 +119,14 @@ pub struct DeviceHost {
     attention: Attention,
     /// Earliest time of the next check of the devices.
     devices_at: Time,
+    look: Look,
+    /// Notifications of unplugged devices; `None` if no device can be unplugged.
+    uevents: Option<Uevents>,
+    /// Time of the next check for missing nodes, if one is needed.
+    nodes_at: Time,
+    sleeper: Sleeper,
+    /// Connections arrived until shortly before this time.
+    awake_until: Time,
     /// The sessions of the previous program, until they resume.
     left: Option<Left>,
 }
@@ -141,6 +155,7 @@ impl DeviceHost {
         let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
         let admissions = Admissions::new(&request.limits.admission);
         let attention = Attention::new(&request.limits.rates);
+        let look = Look::new(known.as_ref(), now());
         Ok(DeviceHost {
             request,
             known,
@@ -161,6 +176,11 @@ impl DeviceHost {
             admissions,
             attention,
             devices_at: Time::ZERO,
+            look,
+            uevents: None,
+            nodes_at: Time(u64::MAX),
+            sleeper: Sleeper::default(),
+            awake_until: Time::ZERO,
             left: None,
         })
     }
@@ -196,7 +216,6 @@ impl DeviceHost {
         }
         self.resume_sessions(emit);
         let _announcement = self.announce(emit);
-        let mut look_at = now().after(LOOK_INTERVAL);
         let mut drain = None;
         while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
             if drain.is_none() {
@@ -208,25 +227,14 @@ impl DeviceHost {
             self.execute_orders(emit);
             self.serve_console();
             self.serve(emit);
-            let is_early = now() < self.devices_at;
+            // Seldom turns need no limit, and the next one may be far away.
+            let is_early = now() < self.devices_at && !self.is_resting();
             if !is_early {
                 self.update_devices(emit);
                 self.devices_at = now().after(DEVICES_INTERVAL);
             }
-            if now() >= look_at {
-                self.refresh_known(emit);
-                self.find_unplugged(emit);
-                self.admissions.report_suppressed(emit);
-                self.divide_processor(emit);
-                self.attention.forget(now());
-                for device in self.shared.values() {
-                    if let Some(hub) = device.hub_stats() {
-                        emit(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
-                    }
-                }
-                look_at = now().after(LOOK_INTERVAL);
-            }
-            let at = if is_early { look_at.min(self.devices_at) } else { look_at };
+            self.look(emit);
+            let at = if is_early { self.devices_at } else { Time(u64::MAX) };
             self.sleep((drain.is_none()).then_some(stop), at)?;
         }
         let handover = match stop.hands_over() {
@@ -241,6 +249,36 @@ impl DeviceHost {
         Ok(handover)
     }
 
+    /// Returns whether all sessions rest, and nothing else happens.
+    fn is_resting(&self) -> bool {
+        let mut sessions = self.sessions.values();
+        self.greetings.is_empty()
+            && now() >= self.awake_until
+            && sessions.all(|session| session.common.link.is_resting())
+    }
+
+    /// Does the periodic work when it is due.
+    fn look(&mut self, emit: &mut dyn FnMut(Event)) {
+        let is_resting = self.is_resting();
+        // A worker that was taken over keeps to no limit, however quiet its session is.
+        let may_rest = is_resting && self.request.limits.rates.cpu_percent_per_peer == 0;
+        let rest_interval = may_rest.then_some(REST_INTERVAL);
+        let is_due = self.look.is_due(rest_interval, &self.poller, now());
+        if !is_due && !self.has_unplugged() {
+            return;
+        }
+        self.refresh_known(emit);
+        self.find_unplugged(emit);
+        self.admissions.report_suppressed(emit);
+        self.divide_processor(emit);
+        self.attention.forget(now());
+        for device in self.shared.values().filter(|_| !is_resting) {
+            if let Some(hub) = device.hub_stats() {
+                emit(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });
+            }
+        }
+    }
+
     /// Returns whether this host, which is stopping, still waits for ended flows to be delivered.
     fn drains(&mut self, drain: &mut Option<Drain>) -> bool {
         let drain = drain.get_or_insert_with(|| Drain::begin(now(), self.request.limits.drain));
@@ -252,8 +290,8 @@ impl DeviceHost {
 
     /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised; new connections
     /// then wait.
-    fn sleep(&mut self, stop: Option<&Stop>, look_at: Time) -> Result<(), ServiceError> {
-        let mut at = look_at;
+    fn sleep(&mut self, stop: Option<&Stop>, at: Time) -> Result<(), ServiceError> {
+        let mut at = at.min(self.look.register(&mut self.poller)).min(self.register_devices());
         match stop {
             Some(stop) => {
                 self.poller.register(stop.wakes(), true, false);
@@ -288,9 +326,8 @@ impl DeviceHost {
         if let Some(console) = &self.console {
             console.register(&mut self.poller);
         }
-        let timeout = at.since(now());
-        self.poller.wait(Some(timeout)).map_err(|error| ServiceError::os("waiting", error))?;
-        Ok(())
+        let slept = self.sleeper.sleep(at.since(now()), at.0, &mut self.poller);
+        slept.map_err(|error| ServiceError::os("waiting", error))
     }
 
     fn accept(&mut self, emit: &mut dyn FnMut(Event)) {
@@ -304,6 +341,7 @@ impl DeviceHost {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
+            self.awake_until = now().after(AWAKE);
             match self.admissions.connect(peer, now()) {
                 Ok(()) => self.expect_greeting(Carrier::Tcp(stream), peer, emit),
                 Err(reason) => self.dismiss(self.greeting(Carrier::Tcp(stream), peer), &reason, emit),
@@ -327,6 +365,7 @@ impl DeviceHost {
     /// Waits for the preamble on an admitted connection.
     fn expect_greeting(&mut self, carrier: Carrier, peer: SocketAddr, emit: &mut dyn FnMut(Event)) {
         self.make_room(peer, emit);
+        self.awake_until = now().after(AWAKE);
         let greeting = self.greeting(carrier, peer);
         self.greetings.push_back(greeting);
     }
@@ -402,7 +441,10 @@ impl DeviceHost {
         let Some(mut console) = self.console.take() else { return };
         for (visitor, operation) in console.poll(&mut self.poller) {
             let answer = match operation {
-                Operation::Stats {} => Some(console::Answer::Status(self.status())),
+                Operation::Stats {} => {
+                    self.sessions.values_mut().for_each(Session::ask_stats);
+                    Some(console::Answer::Status(self.status()))
+                }
                 Operation::Reload {} => Some(console::Answer::no_file()),
                 Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
                 Operation::Say { .. } => {

@@ -38,8 +38,8 @@ use worker::{Command, ExitWaiter, Workers};
 /// Delay between two tries to open a device that is being taken from a silent user.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Interval between two `Stats` events.
-const STATS_INTERVAL: Duration = Duration::from_secs(1);
+/// A user whose device another peer requests stays awake for this time after each request.
+const WANTED: Duration = Duration::from_secs(1);
 
 /// Shortest interval between two moves of one connection: an attacker on the path can forge many addresses.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(20);
@@ -130,8 +130,8 @@ pub struct Session {
     is_pending: bool,
     /// The work since [`Session::take_work`].
     work: Work,
-    /// Time of the next request for statistics; it differs between sessions, so that they do not all answer at once.
-    stats_at: Time,
+    /// Another peer requests a device of this one until then, and waits for a sign of this one.
+    wanted_until: Time,
 }
 
 impl Session {
@@ -173,7 +173,7 @@ impl Session {
             due_at: Time::ZERO,
             is_pending: true,
             work: Work::default(),
-            stats_at: now().after(STATS_INTERVAL),
+            wanted_until: Time::ZERO,
         })
     }
 
@@ -338,7 +338,18 @@ impl Session {
         UserLiveness {
             last_heard: (!is_silent).then(|| self.common.link.heard()),
             is_refused: self.common.link.is_refused(),
+            round_trip: self.common.facts().unwrap_or_default().round_trip,
         }
+    }
+
+    /// Asks the peer for a sign of life, because another peer requests a device of this one.
+    pub fn handle_request_of_other(&mut self) {
+        let now = now();
+        if now >= self.wanted_until {
+            self.is_pending = true;
+            self.common.link.ping_now(now);
+        }
+        self.wanted_until = now.after(WANTED);
     }
 
     /// Takes the device of this driver from the peer.
@@ -390,6 +401,7 @@ impl Session {
         } else if self.common.link.is_connected() {
             self.common.handle_link_back(emit);
         }
+        self.common.update_hold(!self.waiting.is_empty() || now < self.wanted_until, now);
         match self.common.silent_since() {
             Some(since) if now.since(since) >= self.limits.keep => {
                 TurnResult::Over("it did not reconnect".into())
@@ -432,10 +444,7 @@ impl Session {
             }
         }
         self.common.link.run_timeouts(now)?;
-        if now >= self.stats_at {
-            self.stats_at = now.after(STATS_INTERVAL);
-            self.command(Command::Stats);
-        }
+        self.common.request_stats(now);
         self.common.update_facts();
         Ok(TurnResult::Continue)
     }
@@ -537,7 +546,7 @@ impl Session {
             .link
             .poll_timeout(self.common.silent_since().is_some())
             .min(kept_until)
-            .min(self.stats_at);
+            .min(self.common.stats_at());
         let at = if self.is_pending { Time::ZERO } else { at };
         self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));
         self.due_at

@@ -13,7 +13,7 @@ use hub::{ApplicationChoice, HubPolicy};
 use modules::TransportPlan;
 use modules::{Pipelines, registry};
 use netsim::Params;
-use netsim::relay::Relay;
+use netsim::relay::{Direction, Relay};
 use pipeline::Edit;
 use session::Limits;
 use std::io;
@@ -307,6 +307,39 @@ fn a_cut_link_becomes_neutral_and_recovers_over_tcp() {
 #[test]
 fn a_cut_link_becomes_neutral_and_recovers_over_udp() {
     a_cut_link_lets_go_and_takes_up_again("udp");
+}
+
+/// Returns the packets that the relay has carried.
+fn packets(lab: &Lab) -> u64 {
+    [Direction::ToTarget, Direction::FromTarget]
+        .map(|way| lab.relay.traffic(way).counters.delivered)
+        .iter()
+        .sum()
+}
+
+#[test]
+fn a_session_at_rest_is_quiet_until_a_key_is_down() {
+    let params = "delay=5ms".parse().unwrap();
+    let lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 41 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    // In the short rhythm, 12 s are 500 messages. On the way to rest they are some 100.
+    let begun = packets(&lab);
+    std::thread::sleep(Duration::from_secs(12));
+    let quiet = packets(&lab) - begun;
+    assert!(quiet < 300, "{quiet} packets in 12 s");
+    // The next message passes as before, and the key that it leaves down keeps both hosts awake.
+    lab.device.with(|bench| bench.held = b"shift".to_vec());
+    lab.device.say("press shift");
+    lab.application.wait("the press", |bench| bench.pushed.contains(&b"press shift".to_vec()));
+    let begun = packets(&lab);
+    std::thread::sleep(Duration::from_secs(4));
+    let held = packets(&lab) - begun;
+    assert!(held > 40, "{held} packets in 4 s");
+    let neutral = lab.application.with(|bench| bench.neutral);
+    lab.relay.cut();
+    let cut = Instant::now();
+    lab.application.wait("neutral", |bench| bench.neutral > neutral);
+    println!("neutral {:?} after the cut", cut.elapsed());
 }
 
 #[test]

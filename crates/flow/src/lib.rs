@@ -2,6 +2,7 @@
 
 pub mod chain_runner;
 pub mod delays;
+pub mod drain;
 pub mod driver;
 pub mod fair;
 pub mod feedback;
@@ -12,6 +13,7 @@ pub mod recovery;
 pub mod sink_path;
 pub mod source_path;
 pub mod stats;
+pub mod stats_timer;
 pub mod trace;
 pub mod types;
 

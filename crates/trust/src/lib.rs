@@ -94,6 +94,11 @@ impl Trust {
         self.identity.secret(&format!("outboard quic resets at {address}"))
     }
 
+    /// The directory of the list of known hosts.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     fn peers_path(&self) -> PathBuf {
         self.directory.join(PEERS_FILE)
     }

@@ -15,6 +15,7 @@ impl ApplicationHost {
             let answer = match operation {
                 Operation::Stats {} => {
                     let peers = vec![self.peer_status()];
+                    self.common.ask_stats();
                     Some(Answer::Status(Status { peers, ..Status::of("attach", self.status()) }))
                 }
                 Operation::Reload {} => Some(Answer::no_file()),

@@ -18,9 +18,6 @@ use trust::quic_stream::QuicStream;
 use wire::Preamble;
 use worker::Command;
 
-/// Interval between two checks of this host's address.
-const ADDRESS_INTERVAL: Duration = Duration::from_millis(100);
-
 /// Connect timeout before the fallback is tried, if there is one.
 const FALLBACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Timeout of a probe of the preferred transport.
@@ -165,10 +162,9 @@ impl ApplicationHost {
 
     /// Moves QUIC connections to this host's new address when the route to the peer changes.
     pub(super) fn follow_address(&mut self) {
-        if now() < self.address_at {
+        if !self.address_watch.is_due(&self.poller, now().0) {
             return;
         }
-        self.address_at = now().after(ADDRESS_INTERVAL);
         let peer = self.address;
         let Some(stream) = self.common.link.quic() else { return self.leave_address() };
         // There is no route to the peer at the moment: keep the present connection.

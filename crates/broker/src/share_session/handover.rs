@@ -65,7 +65,7 @@ impl Session {
             due_at: Time::ZERO,
             is_pending: true,
             work: Work::default(),
-            stats_at: now().after(super::STATS_INTERVAL),
+            wanted_until: Time::ZERO,
         }
     }
 

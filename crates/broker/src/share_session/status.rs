@@ -13,7 +13,7 @@ impl Session {
 
     /// Requests statistics from the workers at the next turn.
     pub fn ask_stats(&mut self) {
-        self.stats_at = Time::ZERO;
+        self.common.ask_stats();
         self.is_pending = true;
     }
 

@@ -137,6 +137,7 @@ impl Partner for BenchPartner {
         match operation {
             Ctl::Snapshot => bench.snapshot_asked = true,
             Ctl::Neutral => bench.neutral += 1,
+            Ctl::IsNeutral => return Ok(CtlReply::Count(bench.held.is_empty().into())),
             Ctl::Finish => bench.finished = true,
             Ctl::Flush => {}
             _ => return Err(PartnerError::Unsupported("this")),

@@ -2,8 +2,8 @@
 //! delivered, for at most `--limit drain`. It waits for nothing else; other flows resume when the service is
 //! restarted.
 
+use crate::stats::DriverStats;
 use contract::Time;
-use flow::stats::DriverStats;
 use std::time::Duration;
 
 /// Interval between two checks.
@@ -48,7 +48,7 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::stats::FlowStats;
+    use crate::stats::FlowStats;
 
     #[test]
     fn draining_waits_for_undelivered_ends_until_its_deadline() {
