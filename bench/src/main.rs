@@ -15,6 +15,7 @@ mod display;
 #[cfg(target_arch = "x86_64")]
 mod escape;
 mod flood;
+mod idle;
 mod lab;
 mod latency;
 mod links;
@@ -115,6 +116,8 @@ enum Experiment {
     /// Goodput of one flow over fast, long and lossy networks, beside iperf3 (needs root)
     #[command(name = "longfat")]
     LongFat(longfat::LongFatSetting),
+    /// Wake-ups, bytes and processor time of devices that nobody touches, and the first event afterwards (needs root)
+    Idle(idle::IdleSetting),
     /// Cost of faults, for each class of device: cut links, killed processes, full disks and more (needs root)
     Reliability(reliability::ReliabilitySetting),
     /// Random faults from a seed on random devices, pipelines and transports (needs root)
@@ -197,6 +200,7 @@ impl Experiment {
             | Experiment::Compose(_)
             | Experiment::Reliability(_)
             | Experiment::Attacks(_)
+            | Experiment::Idle(_)
             | Experiment::Viewer(_) => true,
             _ => false,
         }
@@ -255,6 +259,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Tunnels(setting) => tunnels::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::LongFat(setting) => longfat::run(setting)?,
+        Experiment::Idle(setting) => idle::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Chaos(setting) => chaos::run(setting)?,
         Experiment::Attacks(setting) => attacks::run(setting)?,

@@ -174,7 +174,11 @@ impl Broker<'_> {
             Report::Notice { notice: Notice::FlowEnded(_) | Notice::StoreFull(_), .. } => Ok(()),
             Report::Notice { notice, .. } => Err(format!("host {here}: {notice:?}").into()),
             Report::Refused(call) => Err(format!("host {here}: the sandbox refused {call}").into()),
-            Report::Trace { .. } | Report::Said { .. } | Report::Received(_) | Report::Warning(_) => Ok(()),
+            Report::Trace { .. }
+            | Report::Said { .. }
+            | Report::Received(_)
+            | Report::Holds(_)
+            | Report::Warning(_) => Ok(()),
             Report::Stats { stats, .. } => {
                 self.stats[here] = Some(*stats);
                 Ok(())

@@ -9,7 +9,7 @@ mod outcome;
 pub(crate) mod port;
 mod sleeper;
 pub(crate) mod subject;
-mod unit;
+pub(crate) mod unit;
 
 use crate::programs::{beside, progress};
 use crate::provenance::Provenance;

@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use sys::input::code::{BUS_USB, EV_KEY, EV_MSC, KEY_A, MSC_SCAN};
-use sys::input::{Ids, uinput};
+use sys::input::code::{
+    ABS_RX, ABS_RY, ABS_X, ABS_Y, BTN_GAMEPAD, BUS_USB, EV_ABS, EV_KEY, EV_MSC, KEY_A, MSC_SCAN,
+};
+use sys::input::{Axis, Ids, uinput};
 
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -250,14 +252,30 @@ pub(crate) fn fifo(path: &Path) -> io::Result<End> {
 
 /// Creates a keyboard of the kernel. Returns it with the path of its event node. Closing it removes the keyboard.
 pub(crate) fn keyboard() -> io::Result<(End, PathBuf)> {
+    let keys = (0..KEYS).map(|number| (EV_KEY, KEY_A + number as u16));
+    input_device("Outboard reliability keyboard", &keys.chain([(EV_MSC, MSC_SCAN)]).collect::<Vec<_>>(), &[])
+}
+
+/// Creates a gamepad with two sticks, which nobody touches.
+pub(crate) fn gamepad() -> io::Result<(End, PathBuf)> {
+    let (minimum, maximum) = (-32_768, 32_767);
+    let axis = Axis { value: 0, minimum, maximum, fuzz: 16, flat: 128, resolution: 0 };
+    let buttons: Vec<_> = (0..8).map(|number| (EV_KEY, BTN_GAMEPAD + number)).collect();
+    input_device("Outboard idle gamepad", &buttons, &[ABS_X, ABS_Y, ABS_RX, ABS_RY].map(|code| (code, axis)))
+}
+
+fn input_device(name: &str, codes: &[(u16, u16)], axes: &[(u16, Axis)]) -> io::Result<(End, PathBuf)> {
     let file = open(Path::new("/dev/uinput"))?;
     let device = file.as_fd();
     let ids = Ids { bus: BUS_USB, vendor: 0x0ade, product: 1, version: 1 };
-    uinput::set_up(device, "Outboard reliability keyboard", ids, 0)?;
-    let keys = (0..KEYS).map(|number| (EV_KEY, KEY_A + number as u16));
-    for (kind, code) in keys.chain([(EV_MSC, MSC_SCAN)]) {
+    uinput::set_up(device, name, ids, 0)?;
+    for &(kind, code) in codes {
         uinput::enable_kind(device, kind)?;
         uinput::enable_code(device, kind, code)?;
+    }
+    for &(code, axis) in axes {
+        uinput::enable_kind(device, EV_ABS)?;
+        uinput::set_axis(device, code, axis)?;
     }
     uinput::create(device)?;
     let system = format!("/sys/devices/virtual/input/{}", uinput::system_name(device)?);
