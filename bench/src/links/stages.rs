@@ -162,7 +162,8 @@ impl Stages {
                 return Ok(message);
             }
             if at > begun.after(PATIENCE) {
-                let incidents: Vec<_> = self.links.iter_mut().flat_map(Link::incidents).collect();
+                let incidents: Vec<_> =
+                    self.links.iter_mut().flat_map(Link::incidents).map(|incident| incident.text).collect();
                 return Err(format!("nothing came back: {}", incidents.join("; ")).into());
             }
         }
