@@ -415,8 +415,9 @@ impl RateControl {
     fn is_stalled(&mut self, sample: &Sample, now: Time) -> bool {
         let gap = now.since(std::mem::replace(&mut self.received, now));
         let (least, round_trips) = STALL_MIN;
-        let is_long =
-            |round_trip: Duration| round_trip >= gap && gap > least.max(self.round_trip * round_trips);
+        let least = least.max(self.round_trip * round_trips);
+        // Data that were sent during the stall, too: an idle sender's next data have an ordinary round trip.
+        let is_long = |round_trip: Duration| round_trip.min(gap) > least;
         if self.base.is_some() && sample.round_trip.is_some_and(is_long) {
             self.resumed = Some(now);
         }
