@@ -471,7 +471,12 @@ impl Session {
                 self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() })?;
             }
             Notice::LinkFailed(reason) => {
-                emit(Event::LinkLost { reason: format!("{}: {reason}", open.name) });
+                emit(Event::Warning {
+                    problem: format!(
+                        "{}: the data connection failed ({reason}); requesting another",
+                        open.name
+                    ),
+                });
                 // The peer might notice the failure late or never.
                 self.common.link.send(&Control::Unlinked { driver })?;
             }
