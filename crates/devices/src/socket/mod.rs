@@ -9,10 +9,14 @@ use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
     OptionSpec, Partner, Role, local,
 };
+use rustix::net::sockopt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+/// The kernel's send buffer of a local socket.
+const SEND_BYTES: usize = 1 << 20;
 
 /// The class `unix`.
 #[derive(Debug)]
@@ -84,7 +88,12 @@ impl DeviceClass for Unix {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        opened(spec, role, UnixStream::connect(&spec.target).map(OwnedFd::from))
+        let connected = UnixStream::connect(&spec.target).map(|socket| {
+            // Best effort: the kernel's default is three chunks, and each full buffer costs two wake-ups.
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BYTES);
+            OwnedFd::from(socket)
+        });
+        opened(spec, role, connected)
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
