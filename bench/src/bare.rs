@@ -5,13 +5,13 @@ use crate::measure::Times;
 use crate::setting::Failure;
 use bytes::BytesMut;
 use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::time::Duration;
 use sys::net::DatagramSplit;
 
 /// Sends `size` bytes and waits for the echo, `count` times. Returns half of each round trip.
 pub(crate) fn ping(
-    mut socket: TcpStream,
+    mut socket: impl Read + Write,
     size: usize,
     warm_up: usize,
     count: usize,
@@ -30,7 +30,7 @@ pub(crate) fn ping(
 }
 
 /// Returns each message of `size` bytes until the peer closes the connection.
-pub(crate) fn echo(mut socket: TcpStream, size: usize) -> Result<(), Failure> {
+pub(crate) fn echo(mut socket: impl Read + Write, size: usize) -> Result<(), Failure> {
     let mut buffer = vec![0; size];
     while socket.read_exact(&mut buffer).is_ok() {
         socket.write_all(&buffer)?;
@@ -39,7 +39,7 @@ pub(crate) fn echo(mut socket: TcpStream, size: usize) -> Result<(), Failure> {
 }
 
 /// Sends `size` bytes `count` times.
-pub(crate) fn flood(mut socket: TcpStream, size: usize, count: usize) -> Result<(), Failure> {
+pub(crate) fn flood(mut socket: impl Write, size: usize, count: usize) -> Result<(), Failure> {
     let buffer = vec![7; size];
     for _ in 0..count {
         socket.write_all(&buffer)?;
@@ -48,7 +48,7 @@ pub(crate) fn flood(mut socket: TcpStream, size: usize, count: usize) -> Result<
 }
 
 /// Receives messages of `size` bytes into the same memory until the peer closes the connection.
-pub(crate) fn drain(mut socket: TcpStream, size: usize, window: &Window) -> Result<(), Failure> {
+pub(crate) fn drain(mut socket: impl Read, size: usize, window: &Window) -> Result<(), Failure> {
     let mut buffer = vec![0; size];
     let mut filled = 0;
     loop {

@@ -35,6 +35,7 @@ mod seal_cost;
 mod setting;
 mod skew;
 mod soak;
+mod sockets;
 mod trace_cost;
 mod tunnels;
 mod viewer;
@@ -111,6 +112,8 @@ enum Experiment {
     SealCost(Setting),
     /// Tunnels of OpenSSH and of WireGuard in user space, beside Outboard and bare TCP
     Tunnels(Setting),
+    /// Whole programs between two local sockets, beside socat, socat with TLS and OpenSSH
+    Sockets(sockets::SocketsSetting),
     /// QUIC and UDP over a thin and lossy link: a flood and small records beside it, by congestion control
     Congestion(congestion::CongestionSetting),
     /// Goodput of one flow over fast, long and lossy networks, beside iperf3 (needs root)
@@ -257,6 +260,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,
         Experiment::SealCost(setting) => seal_cost::run(setting)?,
         Experiment::Tunnels(setting) => tunnels::run(setting)?,
+        Experiment::Sockets(setting) => sockets::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::LongFat(setting) => longfat::run(setting)?,
         Experiment::Idle(setting) => idle::run(setting)?,

@@ -65,7 +65,7 @@ fn run_program(program: &str, arguments: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn wait_until<T>(program: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+pub(crate) fn wait_until<T>(program: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failure> {
     let begun = Instant::now();
     loop {
         if let Some(done) = attempt() {
@@ -79,16 +79,16 @@ fn wait_until<T>(program: &str, mut attempt: impl FnMut() -> Option<T>) -> Resul
 }
 
 /// A temporary directory. Dropping the value removes it.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Result<Scratch, Failure> {
+    pub(crate) fn new(name: &str) -> Result<Scratch, Failure> {
         let path = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
         std::fs::create_dir(&path)?;
         Ok(Scratch(path))
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 }
@@ -101,10 +101,10 @@ impl Drop for Scratch {
 
 /// Processes that stop when the value is dropped.
 #[derive(Default)]
-struct Processes(Vec<Child>);
+pub(crate) struct Processes(Vec<Child>);
 
 impl Processes {
-    fn start(&mut self, command: &mut Command) -> Result<(), Failure> {
+    pub(crate) fn start(&mut self, command: &mut Command) -> Result<(), Failure> {
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let program = quiet.get_program().to_string_lossy().into_owned();
         self.0.push(quiet.spawn().map_err(|error| format!("{program}: {error}; install it"))?);
@@ -122,7 +122,7 @@ impl Drop for Processes {
 }
 
 /// A port forwarded by OpenSSH over loopback with the default cipher.
-struct Ssh {
+pub(crate) struct Ssh {
     _processes: Processes,
     _scratch: Scratch,
     /// The destination of the forwarded port.
@@ -131,7 +131,7 @@ struct Ssh {
 }
 
 impl Ssh {
-    fn start() -> Result<Ssh, Failure> {
+    pub(crate) fn start() -> Result<Ssh, Failure> {
         let scratch = Scratch::new("ssh")?;
         let (host, user, allowed) = (scratch.path("host"), scratch.path("user"), scratch.path("allowed"));
         for key in [&host, &user] {
@@ -172,6 +172,14 @@ impl Ssh {
     }
 }
 
+impl Ssh {
+    /// Returns both ends of a connection through the forwarded port, the other host's second.
+    pub(crate) fn forwarded(&self) -> Result<(TcpStream, TcpStream), Failure> {
+        let near = TcpStream::connect(self.forwarded)?;
+        Ok((near, self.listener.accept()?.0))
+    }
+}
+
 impl Network for Ssh {
     fn name(&self) -> &'static str {
         "loopback"
@@ -182,8 +190,10 @@ impl Network for Ssh {
     }
 
     fn connection(&self, through_tunnel: bool) -> Result<(TcpStream, TcpStream), Failure> {
-        let to = if through_tunnel { self.forwarded } else { self.listener.local_addr()? };
-        let near = TcpStream::connect(to)?;
+        if through_tunnel {
+            return self.forwarded();
+        }
+        let near = TcpStream::connect(self.listener.local_addr()?)?;
         Ok((near, self.listener.accept()?.0))
     }
 

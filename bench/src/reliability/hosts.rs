@@ -226,18 +226,7 @@ impl Hosts {
         let directory = directory.to_path_buf();
         let scheme = transport.map(|transport| format!("{transport}://")).unwrap_or_default();
         let hosts = Hosts { lab, scheme, directory, share: None, attach: None };
-        let mut pair = hosts.command(Host::Device)?;
-        pair.args(["pair", "--listen", &format!("{ADDRESS_A}:{PORT}")]);
-        let mut pair = Service::start(pair)?;
-        let code = pair.wait("code")?;
-        let with = code["command"].as_str().and_then(|command| command.strip_prefix("outboard pair "));
-        let with = with.ok_or("`pair` prints no command")?.to_string();
-        let typed = hosts.command(Host::Application)?.args(["pair", &with]).output()?;
-        if !typed.status.success() {
-            return Err(format!("the hosts do not pair: {}", String::from_utf8_lossy(&typed.stderr)).into());
-        }
-        pair.wait("paired")?;
-        drop(pair);
+        pair(&format!("{ADDRESS_A}:{PORT}"), |host| hosts.command(host))?;
         Ok(hosts)
     }
 
@@ -415,6 +404,22 @@ impl Hosts {
         });
         running.into_iter().flatten().reduce(Reported::and).unwrap_or_default()
     }
+}
+
+/// Pairs two hosts at this address. `command` returns the program with the files of a host.
+pub(crate) fn pair(listen: &str, command: impl Fn(Host) -> Result<Command, Failure>) -> Result<(), Failure> {
+    let mut shown = command(Host::Device)?;
+    shown.args(["pair", "--listen", listen]);
+    let mut shown = Service::start(shown)?;
+    let code = shown.wait("code")?;
+    let with = code["command"].as_str().and_then(|command| command.strip_prefix("outboard pair "));
+    let with = with.ok_or("`pair` prints no command")?;
+    let typed = command(Host::Application)?.args(["pair", with]).output()?;
+    if !typed.status.success() {
+        return Err(format!("the hosts do not pair: {}", String::from_utf8_lossy(&typed.stderr)).into());
+    }
+    shown.wait("paired")?;
+    Ok(())
 }
 
 /// Returns the arguments that attach a device.
