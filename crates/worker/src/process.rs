@@ -95,7 +95,8 @@ impl Process {
         let (limits, requires_lock) = (limits.clone(), is_sandbox_required());
         let begin = Begin { limits, requires_lock, program: isolation::program() };
         let _ = line.put(&begin.emit(), Vec::new());
-        line.flush()?;
+        // A worker that was killed meanwhile is found by [`Process::end`], as any other.
+        let _ = line.flush();
         Ok(Process {
             line,
             child,
