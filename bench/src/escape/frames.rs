@@ -2,6 +2,7 @@
 //! ones.
 
 use bytes::BytesMut;
+use flow::stats::{DriverStats, FlowStats};
 use netsim::Rng;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,6 +17,8 @@ pub(super) const STATS: u8 = 2;
 pub(super) const TRACED: u8 = 3;
 pub(super) const ALIVE: u8 = 4;
 pub(super) const WARNING: u8 = 5;
+const REFUSED: u8 = 6;
+const HOLDS: u8 = 7;
 /// Kinds of notices.
 pub(super) const SEND: u8 = 0;
 pub(super) const PARTNER_GONE: u8 = 1;
@@ -27,6 +30,8 @@ pub(super) const STORE_FULL: u8 = 6;
 pub(super) const FAILED: u8 = 7;
 pub(super) const LINK_HELD_BACK: u8 = 8;
 pub(super) const PARTNER_RETURNED: u8 = 9;
+pub(super) const MISSED: u8 = 10;
+pub(super) const LOST: u8 = 11;
 
 /// Drivers that a session of one device can have.
 pub(super) const DRIVERS: std::ops::Range<u32> = 0..4;
@@ -66,11 +71,18 @@ pub(super) fn message(driver: u32, message: &Control) -> Vec<u8> {
     notice(driver, SEND, |w| w.blob(&message.emit()))
 }
 
+/// Returns the statistics of a driver with one flow.
+pub(super) fn stats(driver: u32, flow: u32, pipeline: &str) -> Vec<u8> {
+    let flow = FlowStats { flow, epoch: 1, pipeline: pipeline.into(), ..FlowStats::default() };
+    let stats = DriverStats { linked: true, present: true, outgoing: Some(flow), ..DriverStats::default() };
+    let stats = serde_json::to_vec(&stats).expect("numbers and texts are JSON");
+    report(STATS, |w| w.u32(driver).blob(&stats))
+}
+
 /// Returns a message of each kind that the broker accepts.
 fn valid() -> Vec<Vec<u8>> {
     let text = |kind| notice(1, kind, |w| w.text("a reason"));
     let flow = |message| self::message(1, &Control::Flow { flow: 2, message });
-    let stats = br#"{"1":{"linked":true,"present":true,"outgoing":{"flow":2,"epoch":1,"messages":1,"bytes":1,"resent":0,"repeated":0,"lost":0,"stale":0,"lossy":false,"delay_us":[1,2,3],"drops":{"late":1},"pipeline":"null","stages":[]},"incoming":null,"partner":[["reads",1]],"transport":[]}}"#;
     vec![
         flow(FlowControl::Acknowledge { epoch: 1, next: 7 }),
         flow(FlowControl::Pair { epoch: 1, pair: 1, body: vec![1, 2, 3] }),
@@ -84,10 +96,14 @@ fn valid() -> Vec<Vec<u8>> {
         notice(1, STORE_FULL, |w| w.text("block")),
         text(FAILED),
         report(SAID, |w| w.u64(1).u8(1).text("an answer")),
-        report(STATS, |w| w.blob(stats)),
+        notice(1, MISSED, |w| w.u8(0).u64(7)),
+        notice(1, LOST, |w| w.u64(7).text("a reason")),
+        stats(1, 2, "null"),
         report(TRACED, |w| w.u32(1).blob(b"[]")),
         report(ALIVE, |w| w.u64(1)),
         report(WARNING, |w| w.text("a warning")),
+        report(REFUSED, |w| w.text("openat")),
+        report(HOLDS, |w| w.u8(1)),
     ]
 }
 
@@ -179,6 +195,19 @@ fn change(bytes: &mut Vec<u8>, rng: &mut Rng) {
             let value = LIMITS[rng.up_to(LIMITS.len() as u64 - 1) as usize].to_le_bytes();
             let end = (at + value.len()).min(bytes.len());
             bytes[at..end].copy_from_slice(&value[..end - at]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_accepts_each_valid_frame() {
+        for (number, frame) in valid().iter().enumerate() {
+            let parsed = next_report(&mut BytesMut::from(&frame[..]));
+            assert!(matches!(parsed, Ok(Some(_))), "frame {number}: {}", parsed.err().unwrap_or_default());
         }
     }
 }

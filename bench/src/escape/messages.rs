@@ -269,17 +269,22 @@ const MESSAGES: &[Hostile] = &[
         sender.send(&report(SAID, |w| w.u64(1).u8(1).u32(u32::MAX)))
     }),
     killed("statistics nested 1,000,000 times", |sender| {
-        sender.send(&report(STATS, |w| w.blob(&b"[".repeat(1_000_000))))
+        sender.send(&report(STATS, |w| w.u32(1).blob(&b"[".repeat(1_000_000))))
     }),
     killed("statistics with 16 MiB of one name", |sender| {
-        let name = "x".repeat(FRAME_BYTES_MAX - 1000);
-        sender.send(&report(STATS, |w| w.text(&stats(1, 2, &name))))
+        sender.send(&stats(1, 2, &"x".repeat(FRAME_BYTES_MAX - 1000)))
     }),
-    killed("statistics of another driver's flow", |sender| {
-        sender.send(&report(STATS, |w| w.text(&stats(1, 77, "null"))))
+    killed("statistics of another driver's flow", |sender| sender.send(&stats(1, 77, "null"))),
+    read("statistics of drivers that do not exist", |sender| sender.send(&stats(77, 154, "null"))),
+    read("10,000 losses for ever new reasons, with commands for a terminal", |sender| {
+        let loss = |number: u32| {
+            let reason = format!("{number}{}", tricks());
+            notices(LOST, |w| w.u64(u64::MAX).text(&reason))
+        };
+        sender.send(&(0..2500).flat_map(loss).collect::<Vec<_>>())
     }),
-    read("statistics of drivers that do not exist", |sender| {
-        sender.send(&report(STATS, |w| w.text(&stats(77, 154, "null"))))
+    read("messages missed, more than there are", |sender| {
+        sender.send(&notices(MISSED, |w| w.u8(0).u64(u64::MAX)).repeat(2500))
     }),
     read("stamps that nobody asked for", |sender| {
         sender.send(&report(TRACED, |w| w.u32(1).blob(b"[]")).repeat(1000))
@@ -317,15 +322,6 @@ const MESSAGES: &[Hostile] = &[
         sender.must_refuse("bytes for something that is no socket", &request, &[2])
     }),
 ];
-
-/// Returns statistics of one driver with one flow.
-fn stats(driver: u32, flow: u32, pipeline: &str) -> String {
-    format!(
-        "{{\"{driver}\":{{\"linked\":true,\"present\":true,\"incoming\":null,\"partner\":[],\"transport\":[],\"outgoing\":{{\
-         \"flow\":{flow},\"epoch\":1,\"messages\":1,\"bytes\":1,\"resent\":0,\"repeated\":0,\"lost\":0,\"stale\":0,\
-         \"lossy\":false,\"delay_us\":null,\"drops\":{{}},\"pipeline\":\"{pipeline}\",\"stages\":[]}}}}}}"
-    )
-}
 
 /// Returns the names of all messages in their order.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -179,33 +179,38 @@ pub(crate) fn run(setting: &EscapeSetting) -> Result<Value, Failure> {
     let results = Results::measure(setting)?;
     let mut text = results.markdown();
     print!("{text}");
+    let mut failure_in_vm = None;
     if let Some(vm) = &setting.vm {
-        let section = in_vm(vm)?;
+        let (section, failure) = in_vm(vm)?;
         print!("\n{section}");
         let _ = write!(text, "\n{section}");
+        failure_in_vm = failure;
     }
     if let Some(file) = &setting.page {
         let head = include_str!("head.md");
         fs::write(file, format!("{head}\n## This machine\n\n{provenance}\n\n{text}"))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
-    match results.breaches() {
-        0 => Ok(results.json()),
-        breaches => Err(format!("{breaches} breaches").into()),
+    match (results.breaches(), failure_in_vm) {
+        (0, None) => Ok(results.json()),
+        (0, Some(failure)) => Err(failure.into()),
+        (breaches, _) => Err(format!("{breaches} breaches").into()),
     }
 }
 
-/// Runs this experiment in the virtual machine and returns its section of the page.
-fn in_vm(vm: &Path) -> Result<String, Failure> {
+/// Runs this experiment in the virtual machine. Returns its section of the page, and the reason if it failed after that.
+fn in_vm(vm: &Path) -> Result<(String, Option<String>), Failure> {
     let output = Command::new(vm)
         .args(["--timeout", "3600", "--"])
         .arg(std::env::current_exe()?)
         .args(["escape", "--section", "In a virtual machine", "--frames", VM_FRAMES])
         .stderr(Stdio::inherit())
         .output()?;
-    match output.status.success() {
-        true => Ok(String::from_utf8(output.stdout)?),
-        false => Err(format!("{}: {}", vm.display(), output.status).into()),
+    let section = String::from_utf8(output.stdout)?;
+    let failure = (!output.status.success()).then(|| format!("{}: {}", vm.display(), output.status));
+    match (section.is_empty(), failure) {
+        (true, Some(failure)) => Err(failure.into()),
+        (_, failure) => Ok((section, failure)),
     }
 }
 
