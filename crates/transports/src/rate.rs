@@ -170,12 +170,14 @@ struct Interval {
     lost: usize,
     round_trip_min: Duration,
     round_trip_max: Duration,
+    /// Longest time between two receipts, the first one included.
+    gap_max: Duration,
     /// The sender's queue was never empty.
     is_busy: bool,
 }
 
 impl Interval {
-    fn begin(sample: &Sample, now: Time) -> Interval {
+    fn begin(sample: &Sample, gap: Duration, now: Time) -> Interval {
         let Sample { came, received_bytes, .. } = *sample;
         Interval {
             begun: now,
@@ -185,6 +187,7 @@ impl Interval {
             lost: 0,
             round_trip_min: Duration::MAX,
             round_trip_max: Duration::ZERO,
+            gap_max: gap,
             is_busy: true,
         }
     }
@@ -373,7 +376,8 @@ impl RateControl {
     /// Processes the measurements of one receipt.
     pub(crate) fn on_receipt(&mut self, sample: &Sample, now: Time) {
         self.room = sample.room.max(WINDOW[1]);
-        if self.is_stalled(sample, now) {
+        let gap = now.since(std::mem::replace(&mut self.received, now));
+        if self.is_stalled(sample, gap, now) {
             self.interval = None;
             return;
         }
@@ -392,9 +396,10 @@ impl RateControl {
             return;
         }
         let Some(interval) = &mut self.interval else {
-            self.interval = Some(Interval::begin(sample, now));
+            self.interval = Some(Interval::begin(sample, gap, now));
             return;
         };
+        interval.gap_max = interval.gap_max.max(gap);
         interval.reported += reported;
         interval.lost += sample.lost;
         interval.round_trip_min = interval.round_trip_min.min(sample.round_trip.unwrap_or(Duration::MAX));
@@ -406,14 +411,13 @@ impl RateControl {
             || self.pace.is_none();
         if span >= SPAN_MIN && is_long_enough && interval.round_trip_min < Duration::MAX {
             let ended = *interval;
-            self.interval = Some(Interval::begin(sample, now));
+            self.interval = Some(Interval::begin(sample, gap, now));
             self.end_interval(&ended, span, sample.received_bytes, now);
         }
     }
 
     /// Returns true if the sample reports data from before a stall: one of the two processes did not run.
-    fn is_stalled(&mut self, sample: &Sample, now: Time) -> bool {
-        let gap = now.since(std::mem::replace(&mut self.received, now));
+    fn is_stalled(&mut self, sample: &Sample, gap: Duration, now: Time) -> bool {
         let (least, round_trips) = STALL_MIN;
         let least = least.max(self.round_trip * round_trips);
         // Data that were sent during the stall, too: an idle sender's next data have an ordinary round trip.
@@ -600,7 +604,8 @@ impl RateControl {
             return;
         }
         self.best = self.best.max(accepted);
-        let has_queue = queue > self.queue_aim();
+        // A process that paused delays receipts as a queue does, but none arrives meanwhile.
+        let has_queue = queue.saturating_sub(interval.gap_max) > self.queue_aim();
         let has_loss = self.loss.recent() > START_LOSS.max(self.loss.explained_max());
         if !has_queue && !has_loss {
             return;

@@ -158,6 +158,10 @@ struct Model {
     sent_packets: u64,
     /// The receiver's process is stopped until then.
     stopped_until_s: f64,
+    /// Pauses a second of each of the two processes, and the longest time of one.
+    pauses: (f64, f64),
+    /// The sender and the receiver are paused until then.
+    paused_until_s: [f64; 2],
     /// End of the transmission of all packets in the queue.
     free_s: f64,
     /// Arrivals of packets and of acknowledgements: time, ours or not, number.
@@ -197,6 +201,8 @@ impl Model {
             made_per_s: None,
             sent_packets: 0,
             stopped_until_s: f64::NEG_INFINITY,
+            pauses: (0.0, 0.0),
+            paused_until_s: [f64::NEG_INFINITY; 2],
             free_s: 0.0,
             arrivals: Default::default(),
             random: 88_172_645_463_325_252,
@@ -221,10 +227,21 @@ impl Model {
 
     fn step(&mut self) {
         let now = Time::from_millis(1000).after(Duration::from_secs_f64(self.now_s));
+        for process in 0..2 {
+            let (per_s, most_s) = self.pauses;
+            if self.now_s >= self.paused_until_s[process] && self.draw() < per_s * STEP_S {
+                self.paused_until_s[process] = self.now_s + most_s * self.draw();
+            }
+        }
+        if self.now_s < self.paused_until_s[1] {
+            self.stopped_until_s = self.paused_until_s[1];
+        }
+        let is_sender_paused = self.now_s < self.paused_until_s[0];
         // A stopped receiver handles the packets in its socket's buffer one by one when it runs again.
         let mut handled = 0;
         let most = match self.now_s - self.stopped_until_s {
             ..0.0 => 0,
+            _ if self.pauses.0 > 0.0 => usize::MAX,
             0.0..0.1 => usize::from(((self.now_s / STEP_S) as u64).is_multiple_of(10)),
             _ => usize::MAX,
         };
@@ -235,7 +252,9 @@ impl Model {
             handled += 1;
             self.arrivals[1].push_back((at_s.max(self.stopped_until_s) + self.delay_s, is_ours, number));
         }
-        while let Some((_, is_ours, number)) = self.arrivals[1].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
+        while !is_sender_paused
+            && let Some((_, is_ours, number)) =
+                self.arrivals[1].pop_front_if(|(at_s, ..)| *at_s <= self.now_s)
         {
             match (is_ours, &mut self.cubic) {
                 (true, _) => self.ours.acknowledge(number, now),
@@ -244,7 +263,7 @@ impl Model {
             }
         }
         self.ours.end_step(now);
-        loop {
+        while !is_sender_paused {
             let ours = &mut self.ours;
             let has_packet =
                 self.made_per_s.is_none_or(|per_s| (self.sent_packets as f64) < per_s * self.now_s);
@@ -389,4 +408,21 @@ fn a_flow_leaves_cubic_its_rate_where_random_loss_limits_it() {
     };
     let (alone, beside) = (run(false), run(true));
     assert!(beside.cubic > 0.66 * alone.cubic && beside.ours > 80.0, "{alone:?}, {beside:?}");
+}
+
+#[test]
+fn a_host_that_pauses_is_no_full_queue() {
+    for seed in 100..260_u64 {
+        for pause_s in [0.01, 0.03, 0.1, 0.25] {
+            for loss_percent in [0.0, 5.0] {
+                let mut model = Model::new(10.0, 40.0, loss_percent, 100.0);
+                model.random ^= seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                // Each process runs three quarters of the time.
+                model.pauses = (0.5 / pause_s, pause_s);
+                model.run(3.0);
+                let seen = model.run(4.0);
+                assert!(seen.ours > 2.0, "seed {seed}, {pause_s} s, {loss_percent} %: {seen:?}");
+            }
+        }
+    }
 }
