@@ -503,10 +503,11 @@ pub(crate) struct Session {
     /// excludes kernels without landlock or seccomp, joined devices, and devices that several hosts write to
     #[arg(long)]
     pub(crate) require_sandbox: bool,
-    /// Time without a message from the other host after which devices go neutral: keys up, axes centred
-    #[arg(long, value_name = "DURATION", default_value = "700ms")]
-    pub(crate) silence: String,
-    /// Other limits (`outboard modules limits` lists them)
+    /// Time without a message from the other host after which devices go neutral: keys up, axes centred; the same as
+    /// --limit silence=DURATION [default: 700ms]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) silence: Option<String>,
+    /// Limits (`outboard modules limits` lists them)
     #[arg(long = "limit", value_name = "NAME=VALUE")]
     pub(crate) limits: Vec<String>,
 }

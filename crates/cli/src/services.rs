@@ -97,7 +97,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
         listen: Some(words.listen),
         transport: words.transport,
         insecure: words.session.insecure,
-        limits: Some(limits(&words.session)),
+        limits: limits(&words.session)?,
     };
     if service::is_rule(&words) {
         return share_by_rule(words, events);
@@ -136,7 +136,7 @@ pub(crate) fn attach(words: Attach) -> Result<(), Failure> {
         ports: words.via.ports,
         transport: words.transport,
         insecure: words.session.insecure,
-        limits: Some(limits(&words.session)),
+        limits: limits(&words.session)?,
     };
     let events = Events::new(words.report.json, words.report.stats, data_on_stdout);
     loop {
@@ -244,8 +244,17 @@ fn handle_signals(stop: &Stop, accepts_handover: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn limits(session: &Session) -> String {
+/// Returns the limits of the command line in the form of a run file, with `--silence` among them.
+fn limits(session: &Session) -> Result<Option<String>, Failure> {
     let mut words = session.limits.clone();
-    words.push(format!("silence={}", session.silence));
-    words.join(",")
+    if let Some(silence) = &session.silence {
+        let mut names =
+            words.iter().flat_map(|list| list.split(',')).filter_map(|word| word.split('=').next());
+        if names.any(|name| name.trim() == "silence") {
+            let problem = "`--silence` and `--limit silence=` set the same limit: use one of the two";
+            return Err(Failure::Usage(problem.into()));
+        }
+        words.push(format!("silence={silence}"));
+    }
+    Ok((!words.is_empty()).then(|| words.join(",")))
 }

@@ -141,7 +141,7 @@ fn a_peer_that_floods_the_control_channel_is_slowed_down_and_its_flows_continue(
     // A long silence: a slow machine must not lose the link for another reason.
     let (mut share, address) = Service::share("pattern:rate=250", &["--insecure", "--silence", "60s"]);
     // Without keys, all hosts of one address are one peer.
-    let mut flow = attach(&address, "pattern", &["--silence", "60s"]);
+    let mut flow = attach(&address, "pattern", &["--limit", "silence=60s"]);
     flow.wait("attached");
     let since = Instant::now();
     let mut talker = TcpStream::connect(&address).unwrap();

@@ -26,6 +26,9 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     );
     refused(&["share", "pattern", "--allow", "x", "--insecure"], &["`allow`", "`insecure`"]);
     refused(&["share", "pattern", "--silence", "soon"], &["`soon` is not a value of `silence`"]);
+    refused(&["attach", "a/x", "--limit", "silence=soon"], &["`soon` is not a value of `silence`"]);
+    let twice = ["--silence", "1s", "--limit", "keep=9s,silence=2s"];
+    refused(&[&["share", "pattern"], &twice[..]].concat(), &["`--silence`", "`--limit silence=`"]);
     refused(&["share", "pattern", "--limit", "sessions=0"], &["`0` is not a value of `sessions`"]);
     refused(&["attach", "host"], &["`host` does not name a device of a host"]);
     refused(&["attach", "a/x", "b/y", "--as", "null"], &["give one for each, or none"]);
