@@ -101,6 +101,8 @@ pub struct AttachRequest {
 struct AttachedDevice {
     /// The partner to create; `None` once the device has been opened and the partner exists.
     application: Option<ApplicationChoice>,
+    /// Its class; empty if the device or this program chooses it.
+    class: String,
     opening: Opening,
     /// Time of the latest answer to an `Open`, and the interval before the next `Open` if the device fails.
     opened_at: Time,
@@ -178,7 +180,7 @@ impl Driver<AttachedDevice> {
         Ok(Control::Open {
             driver: number,
             name: self.name.clone(),
-            application: String::new(),
+            application: self.own.class.clone(),
             transport: transport.class.name().into(),
             via: text(&self.pipelines.via),
             via_back: text(&self.pipelines.via_back),
@@ -270,6 +272,7 @@ impl ApplicationHost {
             let own = AttachedDevice {
                 application: Some(target.application),
                 opening: Opening::NotRequested,
+                class: target.application.class(),
                 opened_at: Time::ZERO,
                 reopen_interval: REOPEN_INTERVAL,
                 dialling: None,

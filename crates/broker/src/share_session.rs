@@ -526,9 +526,10 @@ impl Session {
                 }
                 Ok(())
             }
-            Control::Open { driver, name, transport, via, via_back, key, .. } => {
+            Control::Open { driver, name, application, transport, via, via_back, key } => {
                 let proposed = (via.as_deref(), via_back.as_deref());
-                let answer = self.open(driver, (&name, &transport), proposed, &key, shared, emit);
+                let named = (&name[..], &application[..], &transport[..]);
+                let answer = self.open(driver, named, proposed, &key, shared, emit);
                 self.common.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
             }
             Control::Close { driver, reason } => {

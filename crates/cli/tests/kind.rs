@@ -30,6 +30,16 @@ fn film(scratch: &Scratch) -> String {
 }
 
 #[test]
+fn a_device_that_does_not_fit_its_application_is_not_opened() {
+    let (mut share, address) = Service::share("pattern", &["--name", "plc", "--insecure"]);
+    let from = format!("{address}/plc");
+    let words = "plc: `uinput` copies a device of class `evdev`, and this one is of class `pattern`";
+    outboard(&["attach", &from, "--as", "uinput", "--insecure"]).refused_with(1, words);
+    share.wait("peer-left");
+    assert!(share.seen.iter().all(|event| event["event"] != "attached"), "{:?}", share.seen);
+}
+
+#[test]
 fn a_device_of_another_kind_than_before_is_refused_without_a_terminal() {
     let (studio, laptop) = paired();
     let scratch = Scratch::new();

@@ -218,6 +218,11 @@ pub trait DeviceClass: Sync {
         "stdout"
     }
 
+    /// The class of device that a node of this class copies; `None` if it stands in for any device.
+    fn copies(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The kind of a device that a peer describes with this class. The description comes from the network, so it must
     /// be checked.
     fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {

@@ -24,6 +24,16 @@ pub enum ApplicationChoice {
 }
 
 impl ApplicationChoice {
+    /// Returns the class of the node; empty if the device or this program chooses it.
+    pub fn class(&self) -> String {
+        match self {
+            ApplicationChoice::Spec(text, _) => registry::device_spec(text, Role::Application)
+                .map_or_else(|_| String::new(), |spec| spec.class),
+            ApplicationChoice::Claimed(spec) => spec.class.clone(),
+            _ => String::new(),
+        }
+    }
+
     /// Claims the node of a specification, which can be done before the device is requested: the process that has the node
     /// also has the device, and a device for one host is refused to the next one.
     pub fn claim(self, service: String) -> Result<(ApplicationChoice, Option<Claim>), ServiceError> {

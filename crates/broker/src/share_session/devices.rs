@@ -6,6 +6,7 @@ use crate::events::Event;
 use crate::offers::{Offers, Shared};
 use crate::peer_session::Driver;
 use contract::Role;
+use modules::registry;
 use trust::keys::KeyShare;
 use wire::Control;
 use wire::control::{CATALOGUE_ENTRIES_MAX, CatalogueEntry, FLOWS_MAX, PublicKey};
@@ -40,7 +41,7 @@ impl Session {
     pub(super) fn open(
         &mut self,
         driver: u32,
-        (name, transport): (&str, &str),
+        (name, application, transport): (&str, &str, &str),
         proposed: (Option<&str>, Option<&str>),
         their_key: &PublicKey,
         shared: &mut Offers,
@@ -84,6 +85,13 @@ impl Session {
             let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
         };
+        let class = &device.description.class;
+        let copied = registry::device_class(application).and_then(|application| application.copies());
+        if let Some(copied) = copied.filter(|copied| *copied != class.as_str()) {
+            return Err(format!(
+                "`{application}` copies a device of class `{copied}`, and this one is of class `{class}`"
+            ));
+        }
         device.check_free(self.key)?;
         let transport = device
             .transport(transport)

@@ -201,6 +201,10 @@ impl DeviceClass for Uinput {
         role == Role::Application
     }
 
+    fn copies(&self) -> Option<&'static str> {
+        Some("evdev")
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if role != Role::Application {
             return Err(wrong_side(self.name(), role));
