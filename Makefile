@@ -63,7 +63,7 @@ install: setup
 	$(MAKE) install-program
 	install $(addprefix $(TARGET)/release/,outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
 
-# PROGRAM, its manual page, completions, units for systemd, the SDKs and documentation.
+# PROGRAM, its manual pages, completions, units for systemd, the SDKs and documentation.
 SHARE = $(DESTDIR)$(PREFIX)/share
 LIB = $(DESTDIR)$(PREFIX)/lib
 install-program:
@@ -71,7 +71,7 @@ install-program:
 	install -d $(addprefix $(SHARE)/,man/man1 doc/outboard bash-completion/completions fish/vendor_completions.d)
 	install -d $(DESTDIR)$(PREFIX)/$(ZSH_FUNCTIONS)
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/outboard
-	$(PROGRAM) man >$(SHARE)/man/man1/outboard.1
+	$(PROGRAM) man $(SHARE)/man/man1
 	$(PROGRAM) completions bash >$(SHARE)/bash-completion/completions/outboard
 	$(PROGRAM) completions fish >$(SHARE)/fish/vendor_completions.d/outboard.fish
 	$(PROGRAM) completions zsh >$(DESTDIR)$(PREFIX)/$(ZSH_FUNCTIONS)/_outboard

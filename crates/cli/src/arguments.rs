@@ -111,8 +111,11 @@ pub(crate) enum Command {
         /// Shell
         shell: Shell,
     },
-    /// Print the manual page, in roff format
-    Man,
+    /// Print the manual page of all commands, in roff format
+    Man {
+        /// Write this page into a directory instead, with a page for each command
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Command::Demo(words) => demo::demo(&words),
         Command::Bench { words } => bench::bench(&words),
         Command::Completions { shell } => shell::completions(shell),
-        Command::Man => shell::man(),
+        Command::Man { directory } => shell::man(directory.as_deref()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

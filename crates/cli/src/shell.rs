@@ -4,7 +4,8 @@ use crate::arguments::Arguments;
 use crate::output::{Failure, print};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 /// `outboard completions`.
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
@@ -13,13 +14,17 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     print(&String::from_utf8_lossy(&script))
 }
 
-/// `outboard man`: the page of the program, then one section for each command.
-pub(crate) fn man() -> Result<(), Failure> {
+/// `outboard man`: the page of the program with one section for each command, and in a directory a page for each command.
+pub(crate) fn man(directory: Option<&Path>) -> Result<(), Failure> {
     let mut command = Arguments::command();
     command.build();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     sections(&command, "", &mut page)?;
+    if let Some(directory) = directory {
+        clap_mangen::generate_to(Arguments::command(), directory)?;
+        return Ok(fs::write(directory.join("outboard.1"), page)?);
+    }
     print(&String::from_utf8_lossy(&page))
 }
 
