@@ -81,7 +81,8 @@ install-program:
 	install -m 644 packaging/systemd/outboard.sysusers $(LIB)/sysusers.d/outboard.conf
 	install -m 644 packaging/systemd/outboard.tmpfiles $(LIB)/tmpfiles.d/outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
-	install -m 644 packaging/systemd/outboard.toml docs/guide/service.md docs/reference/modules.md $(SHARE)/doc/outboard
+	install -m 644 packaging/systemd/outboard.toml $(SHARE)/doc/outboard
+	packaging/pages $(SHARE)/doc/outboard
 	install -d $(addprefix $(SHARE)/outboard/sdk/,python c js)
 	install -m 644 sdk/python/outboard_module.py $(SHARE)/outboard/sdk/python
 	install -m 644 sdk/c/outboard_module.h $(SHARE)/outboard/sdk/c

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,6 +28,46 @@ fn installed(scratch: &Scratch) -> Option<PathBuf> {
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     Some(PathBuf::from(destination).join("usr/share"))
+}
+
+/// Returns all files below a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Returns the targets of the links and pictures on a page, without its code blocks.
+fn links(page: &str) -> Vec<&str> {
+    let blocks = page.split("```").step_by(2);
+    let targets =
+        blocks.flat_map(|text| text.split("](").skip(1)).filter_map(|rest| rest.split([')', ' ']).next());
+    targets.collect()
+}
+
+#[test]
+fn links_on_installed_pages_lead_to_installed_files() {
+    let scratch = Scratch::new();
+    let Some(share) = installed(&scratch) else { return };
+    let mut pages = files(&share.join("doc/outboard"));
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut broken = BTreeSet::new();
+    let mut checked = 0;
+    for path in &pages {
+        let page = fs::read_to_string(path).unwrap();
+        for link in links(&page) {
+            let target = link.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            checked += 1;
+            if !path.parent().unwrap().join(target).exists() {
+                broken.insert(format!("{}: {link}", path.strip_prefix(&share).unwrap().display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(pages.len() > 30 && checked > 100, "{} pages, {checked} links", pages.len());
+    assert!(pages.iter().any(|path| path.ends_with("guide/service.md")));
 }
 
 #[test]
