@@ -31,8 +31,7 @@ use modules::now;
 use modules::registry;
 use pipeline::Pipeline;
 use redial::{ANOTHER_HOST, Redial};
-use session::{Handshake, Limits, Welcomed};
-use std::collections::BTreeMap;
+use session::{Handshake, Limits, LossCounts, Welcomed};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -58,9 +57,6 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
 /// [`SETTLED`].
 const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(10);
-
-/// Most reasons of losses that are counted apart, for each device.
-const LOST_REASONS_MAX: usize = 64;
 
 /// One device to attach.
 pub struct AttachTarget {
@@ -110,8 +106,8 @@ struct AttachedDevice {
     dialling: Option<Dialling>,
     /// The flow that the application waits for has ended.
     has_ended: bool,
-    /// Messages of reliable flows that failures on this host lost, by reason.
-    lost: BTreeMap<String, u64>,
+    /// Messages of reliable flows that failures on either host lost, by reason.
+    lost: LossCounts,
     /// The node that the application opens.
     node: String,
     /// The claim to its name. The workers, which have the node, end before it is dropped.
@@ -150,15 +146,6 @@ impl AttachedDevice {
         let interval = self.reopen_interval;
         self.reopen_interval = (interval * 2).min(REOPEN_INTERVAL_MAX);
         interval
-    }
-
-    /// Counts lost messages.
-    fn add_lost(&mut self, reason: String, messages: u64) {
-        // The worker chooses the reasons, and is not trusted.
-        let is_known = self.lost.len() < LOST_REASONS_MAX || self.lost.contains_key(&reason);
-        let reason = if is_known { reason } else { "other reasons".into() };
-        let count = self.lost.entry(reason).or_default();
-        *count = count.saturating_add(messages);
     }
 
     /// Returns the time of the next `Open`, if the device is unavailable.
@@ -270,14 +257,14 @@ impl ApplicationHost {
         let mut common = PeerSession::new(Role::Application, target.address.clone(), link, workers);
         for (number, target) in (0..).zip(request.targets) {
             let own = AttachedDevice {
+                class: target.application.class(),
                 application: Some(target.application),
                 opening: Opening::NotRequested,
-                class: target.application.class(),
                 opened_at: Time::ZERO,
                 reopen_interval: REOPEN_INTERVAL,
                 dialling: None,
                 has_ended: false,
-                lost: BTreeMap::new(),
+                lost: LossCounts::default(),
                 node: String::new(),
                 claim: None,
                 expect: target.expect,
@@ -363,11 +350,11 @@ impl ApplicationHost {
         result.and_then(|()| self.check_losses()).map(|()| None)
     }
 
-    /// Returns an error if this host has lost messages of a reliable flow.
+    /// Returns an error if a failure on either host has lost messages of a reliable flow.
     fn check_losses(&self) -> Result<(), ServiceError> {
         let drivers = self.common.drivers.values();
         let of_driver = |driver: &Driver<AttachedDevice>| {
-            let named = |(reason, count): (&String, &u64)| (format!("{}: {reason}", driver.name), *count);
+            let named = |(reason, count): (&String, u64)| (format!("{}: {reason}", driver.name), count);
             driver.own.lost.iter().map(named).collect::<Vec<_>>()
         };
         ServiceError::check_losses(&drivers.flat_map(of_driver).collect())
@@ -605,7 +592,7 @@ impl ApplicationHost {
                 let is_last = driver.plans.iter().all(|plan| plan.direction != from_device);
                 driver.own.has_ended |= direction == from_device || is_last;
             }
-            Notice::Lost { reason, messages } => driver.own.add_lost(reason, messages),
+            Notice::Lost { reason, messages } => _ = driver.own.lost.add(reason, messages),
             Notice::PartnerGone(reason) | Notice::Failed(reason) => {
                 return Err(Failure::Final(ServiceError::Peer(format!("{}: {reason}", driver.name))));
             }
@@ -652,6 +639,14 @@ impl ApplicationHost {
                     && driver.own.dialling.as_ref().is_none_or(Dialling::is_linked)
                 {
                     driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+                }
+            }
+            Control::Lost { driver, messages, reason } => {
+                let Some(driver) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
+                let reason = format!("on the device host: {reason}");
+                if driver.own.lost.add(reason.clone(), messages) {
+                    let incident = format!("lost messages {reason}");
+                    emit(Event::Module { name: driver.name.clone(), incident });
                 }
             }
             Control::Presence { driver, present, reason } => {

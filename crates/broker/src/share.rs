@@ -35,6 +35,7 @@ use modules::now;
 use modules::registry;
 pub use orders::Orders;
 use pipeline::Edit;
+use session::features;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -382,9 +383,7 @@ impl DeviceHost {
             }
             match self.receive(&mut greeting) {
                 Ok(None) => self.greetings.push_back(greeting),
-                Ok(Some(Greeted::Hello { resume, received, attempt, host })) => {
-                    self.welcome(greeting, resume, (received, attempt), host, emit);
-                }
+                Ok(Some(Greeted::Hello(hello))) => self.welcome(greeting, hello, emit),
                 Ok(Some(Greeted::Data { session, driver })) => self.link(greeting, session, driver, emit),
                 Ok(Some(Greeted::Introduction(said))) => self.link_sealed(greeting, &said, emit),
                 Err(reason) => self.dismiss(greeting, &reason, emit),
@@ -517,9 +516,10 @@ impl DeviceHost {
                         Err("it sent more messages before the welcome".into())
                     }
                     Ok(Some(Control::Hello { host, resume, received, attempt, features })) => {
-                        let missing = session::features::check(&features, Role::Device);
+                        let missing = features::check(&features, Role::Device);
                         missing.map_err(|missing| missing.to_string())?;
-                        Ok(Some(Greeted::Hello { resume, received, attempt, host }))
+                        let has_losses = features::has(&features, features::LOSSES);
+                        Ok(Some(Greeted::Hello(Hello { resume, received, attempt, host, has_losses })))
                     }
                     Ok(Some(_)) => Err("it sent another message before `Hello`".into()),
                     Err(error) => Err(error.to_string()),
@@ -607,14 +607,8 @@ impl DeviceHost {
         }
     }
 
-    fn welcome(
-        &mut self,
-        mut greeting: Greeting,
-        resume: Option<SessionToken>,
-        (received, attempt): (u64, u32),
-        host: String,
-        emit: &mut dyn FnMut(Event),
-    ) {
+    fn welcome(&mut self, mut greeting: Greeting, hello: Hello, emit: &mut dyn FnMut(Event)) {
+        let Hello { resume, received, attempt, host, has_losses } = hello;
         let key = greeting.control.as_mut().and_then(ControlLink::peer);
         self.refresh_known(emit);
         let (name, permit) = match (&self.known, &key) {
@@ -639,6 +633,7 @@ impl DeviceHost {
                 return self.dismiss(greeting, "this session already has a newer connection", emit);
             }
             let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
+            session.losses.set_wanted(has_losses);
             if let Err(error) = session.resume(stream, received, &self.request.host, &mut self.poller, emit) {
                 emit(Event::Refused { peer, reason: error.to_string() });
             }
@@ -650,7 +645,7 @@ impl DeviceHost {
         let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
         let id = self.next_session;
         self.next_session += 1;
-        let identity = PeerIdentity { name, address, key, permit };
+        let identity = PeerIdentity { name, address, key, permit, has_losses: Some(has_losses) };
         match Session::begin(id, identity, (stream, attempt), &self.request, &mut self.poller) {
             Ok(session) => {
                 self.sessions.insert(id, session);
@@ -747,8 +742,18 @@ const DOES_NOT_PAIR: &str =
 
 enum Greeted {
     Introduction(Introduction),
-    Hello { resume: Option<SessionToken>, received: u64, attempt: u32, host: String },
+    Hello(Hello),
     Data { session: SessionToken, driver: u32 },
+}
+
+/// The content of [`Control::Hello`].
+struct Hello {
+    resume: Option<SessionToken>,
+    received: u64,
+    attempt: u32,
+    host: String,
+    /// The peer has the feature [`features::LOSSES`].
+    has_losses: bool,
 }
 
 /// Checks that a device of another process means the same here: not its standard input, and no path relative to

@@ -19,7 +19,7 @@ use flow::types::Notice;
 use hub::origin::PartnerOrigin;
 use modules::TransportPlan;
 use modules::now;
-use session::Limits;
+use session::{Limits, UnreportedLosses};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ use trust::{PeerKey, Permit};
 use wire::Control;
 use wire::control::CatalogueEntry;
 use wire::preamble::{Introduction, SessionToken};
-use worker::{Command, ExitWaiter, Workers};
+use worker::{Command, ExitWaiter, Report, Workers};
 
 /// Delay between two tries to open a device that is being taken from a silent user.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
@@ -87,6 +87,9 @@ pub struct PeerIdentity {
     pub key: Option<PeerKey>,
     /// The devices that the peer may open.
     pub permit: Permit,
+    /// The peer has the feature [`LOSSES`](session::features::LOSSES); `None` until it returns, after an upgrade of this
+    /// program.
+    pub has_losses: Option<bool>,
 }
 
 /// The device host's part of a driver.
@@ -110,6 +113,8 @@ pub struct Session {
     /// The peer's key; only the same key resumes the session.
     pub key: Option<PeerKey>,
     permit: Permit,
+    /// Losses to report to the peer.
+    pub(crate) losses: UnreportedLosses,
     /// The part that both roles have.
     pub(crate) common: PeerSession<OpenDevice>,
     /// The workers' processor limit, and their measured use.
@@ -163,6 +168,7 @@ impl Session {
             address: identity.address,
             key: identity.key,
             permit: identity.permit,
+            losses: UnreportedLosses::new(identity.has_losses),
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
             catalogue: None,
@@ -424,6 +430,11 @@ impl Session {
     ) -> Result<TurnResult, LinkError> {
         self.common.workers.clear(poller);
         while let Some(report) = self.common.workers.poll() {
+            if let Report::Notice { notice: Notice::Flow { message, .. }, .. } = &report
+                && UnreportedLosses::precede(message)
+            {
+                self.report_losses()?;
+            }
             if let Some((driver, notice)) = self.common.handle_report(report, emit)? {
                 self.handle_notice(driver, notice, shared, emit)?;
             }
@@ -443,10 +454,17 @@ impl Session {
                 false => self.waiting.push((at, asked, message)),
             }
         }
+        if now >= self.losses.due_at() {
+            self.report_losses()?;
+        }
         self.common.link.run_timeouts(now)?;
         self.common.request_stats(now);
         self.common.update_facts();
         Ok(TurnResult::Continue)
+    }
+
+    fn report_losses(&mut self) -> Result<(), LinkError> {
+        self.losses.take().iter().try_for_each(|lost| self.common.link.send(lost))
     }
 
     /// Handles a notice of a worker that [`PeerSession::handle_report`] leaves to the device host.
@@ -490,6 +508,7 @@ impl Session {
                     self.common.link.send(&Control::Unlinked { driver })?;
                 }
             }
+            Notice::Lost { reason, messages } => self.losses.add(driver, reason, messages, now()),
             Notice::FlowEnded(_) => device.into_iter().for_each(Shared::end_pipe),
             Notice::Failed(reason) => {
                 self.close(driver, &reason, shared, emit);
@@ -552,6 +571,7 @@ impl Session {
             .link
             .poll_timeout(self.common.silent_since().is_some())
             .min(kept_until)
+            .min(self.losses.due_at())
             .min(self.common.stats_at());
         let at = if self.is_pending { Time::ZERO } else { at };
         self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));

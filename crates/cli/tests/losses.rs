@@ -261,33 +261,42 @@ fn random_runs_with_real_processes_lose_exactly_what_fails() {
     }
 }
 
+/// Shares 30 numbered lines through the first pipeline, and attaches them with these words. Checks that three are lost, for
+/// this reason. Returns the events of both hosts.
+#[track_caller]
+fn three_of_30_are_lost(scratch: &Scratch, via: &str, words: &[&str], reason: &str) -> (String, Service) {
+    let device = "exec:seq -f \"line %g\" 1 30; sleep 1,frame=line";
+    let (share, address) = Service::share(device, &["--name", "lines", "--via", via, "--insecure"]);
+    let (from, out) = (format!("{address}/lines"), scratch.path("out"));
+    let sink = format!("file:{out},frame=line");
+    let attach = [&["attach", &from, "--as", &sink, "--insecure"], words].concat();
+    let ended = end(support::command(&attach).spawn().unwrap(), "attach");
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let says = format!("3 messages were lost: 3 (lines: {reason})");
+    assert!(ended.stderr.contains(&says), "{}", ended.stderr);
+    let expected: String = (1..=30).filter(|n| n % 10 != 7).map(|n| format!("line {n}\n")).collect();
+    assert_eq!(fs::read_to_string(&out).unwrap(), expected);
+    (ended.text().into(), share)
+}
+
 #[test]
 fn attach_ends_with_status_1_after_a_loss_in_its_half() {
     let scratch = Scratch::new();
     let Some(modules) = Modules::new(&scratch) else { return };
-    let device = "exec:seq -f \"line %g\" 1 30; sleep 1,frame=line";
-    let (_share, address) = Service::share(device, &["--name", "lines", "--via", "exec()", "--insecure"]);
-    let (failures, out) = (sevens(30, 'e'), scratch.path("out"));
-    let via = format!("exec(sink=\"{} {}\")", modules.commands[0], argument(&failures));
-    let sink = format!("file:{out},frame=line");
-    let attach = support::command(&[
-        "attach",
-        &format!("{address}/lines"),
-        "--as",
-        &sink,
-        "--via",
-        &via,
-        "--insecure",
-    ]);
-    let ended = end({ attach }.spawn().unwrap(), "attach");
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    let says = "3 messages were lost: 3 (lines: exec: crashed the module three times)";
-    assert!(ended.stderr.contains(says), "{}", ended.stderr);
-    assert!(
-        ended.text().contains("lost message 27, which it cannot process: failed: ValueError"),
-        "{}",
-        ended.text()
-    );
-    let expected: String = (1..=30).filter(|n| n % 10 != 7).map(|n| format!("line {n}\n")).collect();
-    assert_eq!(fs::read_to_string(&out).unwrap(), expected);
+    let via = format!("exec(sink=\"{} {}\")", modules.commands[0], argument(&sevens(30, 'e')));
+    let reason = "exec: crashed the module three times";
+    let (events, _) = three_of_30_are_lost(&scratch, "exec()", &["--via", &via], reason);
+    assert!(events.contains("lost message 27, which it cannot process: failed: ValueError"), "{events}");
+}
+
+#[test]
+fn attach_ends_with_status_1_after_a_loss_on_the_device_host() {
+    let scratch = Scratch::new();
+    let Some(modules) = Modules::new(&scratch) else { return };
+    let via = format!("exec(source=\"{} {}\")", modules.commands[0], argument(&sevens(30, 'e')));
+    let reason = "on the device host: exec: crashed the module three times";
+    let (_, mut share) = three_of_30_are_lost(&scratch, &via, &["--via", "exec()"], reason);
+    let names =
+        |share: &mut Service| share.wait("module")["incident"].as_str().unwrap().contains("lost message 27,");
+    while !names(&mut share) {}
 }

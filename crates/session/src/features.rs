@@ -10,8 +10,11 @@ use contract::Role;
 use thiserror::Error;
 use wire::control::Feature;
 
-/// The features of this program, each with whether it refuses a peer without it. Protocol version 5 includes everything so far.
-const FEATURES: &[(&str, bool)] = &[];
+/// The device host reports messages that it lost: [`Control::Lost`](wire::Control::Lost).
+pub const LOSSES: &str = "losses";
+
+/// The features of this program, each with whether it refuses a peer without it. Protocol version 5 includes everything else.
+const FEATURES: &[(&str, bool)] = &[(LOSSES, false)];
 
 /// The peer needs a feature that this program does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -36,6 +39,11 @@ fn host(role: &Role, device: Role) -> &'static str {
 /// Returns the features that this program announces.
 pub fn offered() -> Vec<Feature> {
     FEATURES.iter().map(|(name, is_needed)| Feature { name: (*name).into(), is_needed: *is_needed }).collect()
+}
+
+/// Returns whether a peer that lists these features has this one.
+pub fn has(theirs: &[Feature], name: &str) -> bool {
+    theirs.iter().any(|feature| feature.name == name)
 }
 
 /// Checks the features of a peer: this program, which has this role, must know those that the peer needs.

@@ -192,7 +192,13 @@ fn a_welcome_opens_a_session() {
     let new = Handshake::new("attic", None, 0, 1);
     assert_eq!(
         new.hello(),
-        Control::Hello { host: "attic".into(), resume: None, received: 0, attempt: 1, features: vec![] }
+        Control::Hello {
+            host: "attic".into(),
+            resume: None,
+            received: 0,
+            attempt: 1,
+            features: session::features::offered()
+        }
     );
     let welcome = |resumed| Control::Welcome {
         host: "workshop".into(),
@@ -213,7 +219,7 @@ fn a_welcome_opens_a_session() {
             resume: Some(TOKEN),
             received: 9,
             attempt: 2,
-            features: vec![]
+            features: session::features::offered()
         }
     );
     assert_eq!(again.handle(welcome(true)), Ok(welcomed(true)));

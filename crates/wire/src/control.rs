@@ -222,6 +222,16 @@ pub enum Control {
         /// The driver.
         driver: u32,
     },
+    /// Device host to application host, with the feature `losses`: a failure on the device host lost messages of a
+    /// reliable flow.
+    Lost {
+        /// The driver.
+        driver: u32,
+        /// Their number.
+        messages: u64,
+        /// The reason, for users.
+        reason: String,
+    },
 }
 
 /// One host's share of a key.
@@ -250,6 +260,7 @@ const CLOSE: u8 = 11;
 const PRESENCE: u8 = 18;
 const LINKED: u8 = 22;
 const UNLINKED: u8 = 28;
+const LOST: u8 = 29;
 
 impl Control {
     /// Returns true for messages that survive a broken connection. Both hosts number them from 0 in each
@@ -357,6 +368,9 @@ impl Control {
             Control::Unlinked { driver } => {
                 w.u8(UNLINKED).u32(*driver);
             }
+            Control::Lost { driver, messages, reason } => {
+                w.u8(LOST).u32(*driver).u64(*messages).text(cut(reason, REASON_BYTES_MAX));
+            }
         }
     }
 
@@ -438,6 +452,11 @@ impl Control {
             },
             LINKED => Control::Linked { driver: r.u32("linked driver")? },
             UNLINKED => Control::Unlinked { driver: r.u32("unlinked driver")? },
+            LOST => Control::Lost {
+                driver: r.u32("lost driver")?,
+                messages: r.u64("lost messages")?,
+                reason: reason(&mut r)?,
+            },
             kind => match FlowControl::parse(kind, &mut r)? {
                 Some((flow, message)) => Control::Flow { flow, message },
                 None => return Err(WireError::Value { what: "control kind", value: kind.into() }),

@@ -200,6 +200,11 @@ fn control() -> impl Strategy<Value = Control> {
         }),
         n32().prop_map(|driver| Control::Linked { driver }),
         n32().prop_map(|driver| Control::Unlinked { driver }),
+        (n32(), n64(), reason()).prop_map(|(driver, messages, reason)| Control::Lost {
+            driver,
+            messages,
+            reason
+        }),
     ]
 }
 

@@ -56,7 +56,7 @@ impl DeviceHost {
             let (Some((name, permit)), Ok(address)) = (known, address) else { continue };
             let id = self.next_session;
             self.next_session += 1;
-            let identity = PeerIdentity { name, address, key: saved.key, permit };
+            let identity = PeerIdentity { name, address, key: saved.key, permit, has_losses: None };
             let mut session = Session::take_over(id, identity, saved, has_catalogue, &self.request);
             for LeftDriver { name, taken, .. } in drivers {
                 let number = taken.driver;

@@ -9,6 +9,7 @@ use crate::share_request::ShareRequest;
 use contract::{Role, Time};
 use flow::fair::Processor;
 use modules::now;
+use session::UnreportedLosses;
 use std::collections::BTreeMap;
 use std::io;
 use sys::poller::Poller;
@@ -31,6 +32,8 @@ impl Session {
         &mut self,
         poller: &mut Poller,
     ) -> io::Result<(SavedSession, Vec<(u32, Handover)>)> {
+        // A full channel ends the session when its peer returns.
+        let _ = self.report_losses();
         let (drivers, channel) = self.common.hand_over(poller)?;
         let (token, attempt, key) = (self.token, self.attempt, self.key);
         Ok((SavedSession { token, attempt, key, address: self.address.to_string(), channel }, drivers))
@@ -55,6 +58,7 @@ impl Session {
             address: identity.address,
             key: identity.key,
             permit: identity.permit,
+            losses: UnreportedLosses::new(identity.has_losses),
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
             catalogue: has_catalogue.then(Vec::new),
