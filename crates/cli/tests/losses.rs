@@ -280,6 +280,30 @@ fn three_of_30_are_lost(scratch: &Scratch, via: &str, words: &[&str], reason: &s
 }
 
 #[test]
+fn a_module_that_does_not_start_is_abandoned_at_once() {
+    let scratch = Scratch::new();
+    let since = std::time::Instant::now();
+    for (program, cause) in [
+        ("/bin/true", "ended with status 0"),
+        ("/bin/ls /nowhere", "ended with status 2 (last line: /bin/ls: cannot access '/nowhere'"),
+    ] {
+        for half in ["source", "sink"] {
+            let (ended, text) = connect(&scratch, 100_000, &format!("exec({half}=\"{program}\")"));
+            assert_eq!((ended.code, &text[..]), (Some(1), ""), "{ended:?}");
+            let says = format!("100000 messages were lost: 100000 (exec: does not start: {cause}");
+            assert!(ended.stderr.contains(&says), "{}", ended.stderr);
+            let incidents = ended.json()["incidents"].take();
+            let named = |text: &Value| {
+                let text = text.as_str().unwrap();
+                text.contains(cause) && text.contains("lost messages 1 to ")
+            };
+            assert!(incidents.as_array().unwrap().iter().any(named), "{incidents}");
+        }
+    }
+    assert!(since.elapsed().as_secs() < 30, "{:?}", since.elapsed());
+}
+
+#[test]
 fn attach_ends_with_status_1_after_a_loss_in_its_half() {
     let scratch = Scratch::new();
     let Some(modules) = Modules::new(&scratch) else { return };

@@ -10,6 +10,7 @@
 mod device;
 mod feedback;
 mod format;
+mod interned;
 mod kind;
 mod link;
 mod message;
@@ -30,6 +31,7 @@ pub use device::{
 };
 pub use feedback::Feedback;
 pub use format::Format;
+pub use interned::interned;
 pub use kind::{Kind, KindChange};
 pub use link::{Incident, Input, Link};
 pub use message::{Attributes, Message};

@@ -342,6 +342,22 @@ while True: write(*read())
 }
 
 #[test]
+fn a_program_that_exits_before_it_reads_is_abandoned() {
+    let mut bench = Bench::new(module(&["sh", "-c", "echo no camera >&2; exit 3"], Half::Source));
+    bench.feed(0..5);
+    while !bench.incidents.iter().any(|text| text.contains("does not start")) {
+        bench.step();
+    }
+    let words = "the last one ended with status 3 (last line: no camera); lost messages 1 to 5";
+    assert!(bench.incidents.iter().any(|text| text.contains(words)), "{:?}", bench.incidents);
+    bench.feed(5..7);
+    bench.end();
+    let reason = "does not start: ended with status 3 (last line: no camera)";
+    assert_eq!(bench.drops(), [(reason, 5), (reason, 1), (reason, 1)]);
+    assert_eq!((bench.bodies.len(), bench.pid()), (0, None));
+}
+
+#[test]
 fn a_missing_program_is_reported_at_once() {
     let error = Process::start(module(&["./no-such-program"], Half::Source)).err().unwrap().to_string();
     assert!(error.contains("./no-such-program") && error.contains("No such file"), "{error}");

@@ -7,6 +7,7 @@ pub mod address;
 pub mod clock;
 pub mod descriptor;
 pub mod event;
+pub mod exit;
 pub mod hang_up;
 pub mod input;
 pub mod ioctl;

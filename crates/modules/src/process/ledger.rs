@@ -652,6 +652,20 @@ impl Ledger {
         unanswered
     }
 
+    /// No process will come: drops the unfinished inputs for this reason. Returns the numbers of the first and the last one.
+    pub(super) fn abandon(&mut self, reason: &'static str) -> Option<(u64, u64)> {
+        let mut unfinished = self.kept.iter().skip((self.committed - self.first) as usize);
+        let first = unfinished.next()?.number;
+        let last = unfinished.next_back().map_or(first, |kept| kept.number);
+        self.drops.push(Drop { reason, count: self.unfinished() as u64, is_loss: true });
+        self.committed = self.first + self.kept.len() as u64;
+        while self.first < self.committed {
+            self.remove_first();
+        }
+        self.restart(self.first);
+        Some((first, last))
+    }
+
     /// All inputs sent are finished. The next process begins with the next input and its era.
     pub(super) fn begin_era(&mut self) {
         let era = self.next().map_or(self.era, |kept| kept.era);

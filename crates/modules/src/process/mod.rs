@@ -20,6 +20,7 @@
 //! |---|---|---|
 //! | running | reports an error: it has 1 s to exit | running |
 //! | running | exits or is killed, hangs, sends garbage: its unfinished inputs are kept | waiting, with back-off from 10 ms, doubling to 5 s |
+//! | running | fails for the third time in 20 s, and no process has read a message yet | abandoned: messages are dropped and counted |
 //! | running | exits with status 0 after the end of its input | waiting, without back-off |
 //! | waiting | the time is reached, and the era can continue | running; unfinished inputs are replayed, one at a time |
 //! | waiting | the flow has ended, and nothing is unfinished | ended |
@@ -68,7 +69,6 @@ mod model;
 mod model_tests;
 mod pipes;
 mod reader;
-mod reason;
 mod spawner;
 #[cfg(test)]
 mod stage_tests;
@@ -81,7 +81,7 @@ pub use spawner::{AllowedProgram, Spawner};
 
 use contract::{
     Body, Choice, Half, Incident, Input, Interest, Link, Outbox, Readiness, Report, StageError, StageResult,
-    Time, Value,
+    Time, Value, interned,
 };
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -317,7 +317,7 @@ impl Link for Process {
     fn report(&self) -> Vec<Report> {
         let mut run = self.run();
         let [starts, failures, unread_frames] = run.counts(self.stage);
-        let own = |(name, value): &(String, f64)| Some((reason::interned(name)?, *value));
+        let own = |(name, value): &(String, f64)| Some((interned(name)?, *value));
         let mut figures: Vec<Report> = run.report(self.stage).figures.iter().filter_map(own).collect();
         figures.extend([
             ("process starts", starts as f64),
@@ -337,7 +337,7 @@ impl Link for Process {
     fn choices(&self) -> Vec<Choice> {
         let mut run = self.run();
         let choice = |(option, value, why): &(String, String, String)| {
-            let (option, value, why) = (reason::interned(option)?, Value::Text(value.clone()), why.clone());
+            let (option, value, why) = (interned(option)?, Value::Text(value.clone()), why.clone());
             Some(Choice { option, value, why })
         };
         let mut choices: Vec<Choice> = run.report(self.stage).choices.iter().filter_map(choice).collect();

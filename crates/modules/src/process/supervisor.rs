@@ -6,9 +6,10 @@ use super::checkpoint::Saved;
 use super::group::{Event, ProcessGroup, Program, ReadOutcome, StageFault};
 use super::ledger::{Ledger, ProtocolError};
 use super::window::Window;
-use super::{Module, SharedRun, move_all, reason};
+use super::{Module, SharedRun, move_all};
 use contract::{
     Body, Drop, Feedback, Half, Incident, Input, Message, Outbox, Port, StageError, StageResult, Time,
+    interned,
 };
 use failure::EXIT_TIMEOUT;
 use links::shm::{self, Geometry};
@@ -16,6 +17,7 @@ use pipeline::REFUSED;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use sys::exit;
 use sys::memory::{Lease, Slots};
 use sys::poller::PollSet;
 use wire::module::ModuleFeedback;
@@ -45,6 +47,8 @@ pub(super) enum State {
     Waiting(Time),
     /// Exited successfully after the end of the flow.
     Ended,
+    /// Does not start. Messages are dropped for this reason.
+    Abandoned(&'static str),
 }
 
 /// Result of polling the processes.
@@ -143,6 +147,8 @@ pub(super) struct Supervisor {
     error_at: Option<Time>,
     /// Failures since a process finished an input, or since an input was dropped.
     attempts: u32,
+    /// Failures before any process has read a message, and the time of the first.
+    early_exits: (u32, Time),
     committed_before: u64,
     starts: u64,
     failures: u64,
@@ -207,6 +213,7 @@ impl Supervisor {
             blocked_at: None,
             error_at: None,
             attempts: 0,
+            early_exits: (0, Time::ZERO),
             committed_before: 0,
             starts: 0,
             failures: 0,
@@ -293,6 +300,10 @@ impl Supervisor {
     pub(super) fn advance(&mut self, now: Time) {
         loop {
             match &self.state {
+                State::Abandoned(reason) => {
+                    self.ledger.abandon(reason);
+                    break;
+                }
                 State::Ended if self.ledger.waiting() == 0 => break,
                 State::Ended => {
                     self.is_ending = false;
@@ -348,7 +359,7 @@ impl Supervisor {
                     has_moved = true;
                     // A half of Outboard's own reports what its stage could not use.
                     let is_loss = stages[stage].module.is_own && reason == REFUSED;
-                    let reason = reason::interned(&reason).unwrap_or("dropped by its module");
+                    let reason = interned(&reason).unwrap_or("dropped by its module");
                     ledger.on_drop(stage, Drop { reason, count, is_loss }, has_covers.then_some(at))?;
                 }
                 Event::Frame(stage, _, ModuleFrame::Error(problem)) => {
@@ -397,8 +408,8 @@ impl Supervisor {
                 true => Status::Ended,
                 false => Status::Failed {
                     stage,
-                    why: reason::describe(status),
-                    is_outside: reason::is_outside(status),
+                    why: exit::describe(status),
+                    is_outside: exit::is_outside(status),
                 },
             };
         }
@@ -573,7 +584,7 @@ impl Supervisor {
             State::Running(_) if self.was_idle => None,
             State::Running(_) => Some(self.timeout_at()),
             State::Waiting(at) => Some(*at).filter(|_| self.can_start()),
-            State::Ended => None,
+            State::Ended | State::Abandoned(_) => None,
         };
         let interval = if self.ledger.is_on_trial() { TRIAL_POLL_INTERVAL } else { POLL_INTERVAL };
         let is_running = matches!(self.state, State::Running(_));
@@ -588,7 +599,7 @@ impl Supervisor {
     }
 
     pub(super) fn is_ending(&self) -> bool {
-        self.is_ending && !matches!(self.state, State::Ended)
+        self.is_ending && !matches!(self.state, State::Ended | State::Abandoned(_))
     }
 
     /// A process that reports `done` may hold messages that it has read.

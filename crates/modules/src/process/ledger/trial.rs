@@ -93,6 +93,11 @@ impl Ledger {
         inputs.map(|kept| kept.bytes).take_while(is_read).count()
     }
 
+    /// Returns true if the process has read an unfinished input, at least in part, and left `unread` bytes.
+    pub(in super::super) fn has_read(&self, unread: u64) -> bool {
+        self.read_unfinished(unread) > 0
+    }
+
     /// The process died: discards its unconfirmed outputs; the next process gets its unfinished inputs. A message
     /// among the last `unread` bytes did not kill it. `is_outside`: an external signal killed it.
     pub(in super::super) fn on_death(&mut self, unread: u64, is_outside: bool) -> Death {

@@ -1,9 +1,9 @@
 //! Failures of the processes of a run: silence, the report of a failure, the back-off before a restart.
 
 use super::super::group::PROBE;
-use super::{State, Status, Supervisor, reason};
+use super::{State, Status, Supervisor};
 use crate::process::ledger::Death;
-use contract::Time;
+use contract::{Time, interned};
 use std::time::Duration;
 
 /// Timeout until the first output: an interpreter starts slowly on a busy host.
@@ -15,6 +15,9 @@ const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(
 /// Failures without progress, after which the end of the flow no longer waits for a process: more than a message survives
 /// that an external signal kills.
 const ATTEMPTS_MAX: u32 = 14;
+/// Failures within [`EARLY_EXITS_TIME`], before any process has read a message, after which the module is abandoned.
+const EARLY_EXITS_MAX: u32 = 3;
+const EARLY_EXITS_TIME: Duration = Duration::from_secs(20);
 
 impl Supervisor {
     /// Returns the time before the next start. It doubles with each failure without progress.
@@ -32,7 +35,7 @@ impl Supervisor {
         let is_bounded = match &self.state {
             State::Running(group) => group.is_input_ended() || self.ledger.is_on_trial(),
             State::Waiting(_) => self.can_start(),
-            State::Ended => false,
+            State::Ended | State::Abandoned(_) => false,
         };
         is_bounded && self.ledger.unfinished() > 0 && self.attempts <= ATTEMPTS_MAX
     }
@@ -92,8 +95,12 @@ impl Supervisor {
                 self.stages[stage].add_line(line, was_on_trial);
             }
         }
-        let death = self.ledger.on_death(unread, is_outside);
         self.failures += 1;
+        let is_early = self.ledger.committed() == 0 && !self.ledger.has_read(unread);
+        if is_early && !is_outside && self.has_too_many_early_exits(now) {
+            return self.abandon(stage, why);
+        }
+        let death = self.ledger.on_death(unread, is_outside);
         if death.dropped.is_some() {
             self.attempts = 0;
         }
@@ -103,6 +110,32 @@ impl Supervisor {
         let cause = self.cause(stage, why);
         self.report_failure(stage, &cause, death, delay, was_on_trial && !is_outside);
         self.request_renewal();
+    }
+
+    /// Counts a failure before any process has read a message. Returns whether there are too many.
+    fn has_too_many_early_exits(&mut self, now: Time) -> bool {
+        let (count, since) = &mut self.early_exits;
+        if *count == 0 || now.since(*since) > EARLY_EXITS_TIME {
+            (*count, *since) = (0, now);
+        }
+        *count += 1;
+        *count >= EARLY_EXITS_MAX
+    }
+
+    /// The module does not start: drops its messages, and starts no other process.
+    fn abandon(&mut self, stage: usize, why: &str) {
+        let cause = self.cause(stage, why);
+        let reason = interned(&format!("does not start: {cause}")).unwrap_or("does not start");
+        // The old state is dropped here, which kills the processes.
+        self.state = State::Abandoned(reason);
+        let all = format!("{EARLY_EXITS_MAX} processes in a row failed before they read a message");
+        let text = format!("does not start, and later messages are lost: {all}; the last one {cause}");
+        match self.ledger.abandon(reason) {
+            None => self.stages[stage].add_incident(text),
+            Some((first, last)) => {
+                self.stages[stage].add_loss(format!("{text}; lost messages {first} to {last}"));
+            }
+        }
     }
 
     /// The cause of a failure, with the last words of the stage.
@@ -119,7 +152,7 @@ impl Supervisor {
         if let Some(line) = stage_state.last_line.as_ref().filter(is_news) {
             cause.push_str(&format!(" (last line: {line})"));
         }
-        cause.push_str(&reason::memory_hint(stage_state.last_line.as_deref()));
+        cause.push_str(&memory_hint(stage_state.last_line.as_deref()));
         cause
     }
 
@@ -147,5 +180,15 @@ impl Supervisor {
             let count = death.unreadable;
             stage_state.add_loss(format!("lost {count} messages with its history: {cause}"));
         }
+    }
+}
+
+/// A hint if the last line of standard error is about memory.
+fn memory_hint(last_line: Option<&str>) -> String {
+    let words =
+        ["MemoryError", "memory allocation of", "Cannot allocate memory", "out of memory", "bad_alloc"];
+    match last_line {
+        Some(line) if words.iter().any(|word| line.contains(word)) => ": it reached its memory limit".into(),
+        _ => String::new(),
     }
 }

@@ -1,0 +1,41 @@
+//! How a process ended (`wait(2)`).
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// Describes an exit status.
+pub fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with status {code}"),
+        (None, Some(signal)) => format!("was killed by {}", signal_name(signal)),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// Returns true if the signal came from outside: a program does not send these to itself because of a message.
+pub fn is_outside(status: ExitStatus) -> bool {
+    const OUTSIDE: [i32; 4] = [1, 2, 9, 15];
+    status.signal().is_some_and(|signal| OUTSIDE.contains(&signal))
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        other => return format!("signal {other}"),
+    };
+    format!("signal {name}")
+}
