@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::thread;
 use std::time::Duration;
 use support::users::paired;
-use support::{Service, outboard, workers_of};
+use support::{Service, outboard, pseudo_terminal, workers_of};
 
 #[test]
 fn the_owner_learns_the_command_that_permits_a_device() {
@@ -28,6 +28,21 @@ fn the_owner_learns_the_command_that_permits_a_device() {
     // A device that does not exist is no secret.
     b.says(&["attach", &format!("{address}/nothing"), "--as", "null"]).refused_with(1, "there is: cam");
     assert!(share.pending().iter().all(|event| event["event"] != "forbidden"));
+}
+
+#[test]
+fn the_end_of_a_device_is_reported_in_a_sentence() {
+    let (terminal, path) = pseudo_terminal();
+    let (mut share, address) = Service::share(&format!("serial:{path}"), &["--name", "plc", "--insecure"]);
+    let from = format!("{address}/plc");
+    let mut using = Service::start(&["attach", &from, "--as", "null", "--insecure"]);
+    using.wait("attached");
+    share.wait("attached");
+    drop(terminal);
+    for host in [&mut share, &mut using] {
+        let gone = host.wait("device-gone");
+        assert!(gone["reason"].as_str().unwrap().ends_with(" is gone"), "{gone}");
+    }
 }
 
 /// Sends a signal to a process and its workers.

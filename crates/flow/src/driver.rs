@@ -454,7 +454,7 @@ impl Driver {
                     source.handle_partner_gone(now);
                 }
                 match error {
-                    PartnerError::Gone(reason) => notices.push(Notice::PartnerGone(reason)),
+                    PartnerError::Gone(_) => notices.push(Notice::PartnerGone(error.to_string())),
                     other => notices.push(Notice::Failed(other.to_string())),
                 }
             }

@@ -74,7 +74,7 @@ impl DevicePartner {
         while done < pixels.len() {
             match rustix::io::pread(&self.file, &mut pixels[done..], self.offset + done as u64) {
                 Ok(0) => {
-                    return Err(PartnerError::Gone(format!("{}: the file has shrunk", self.name)));
+                    return Err(PartnerError::Gone(format!("{} (the file has shrunk)", self.name)));
                 }
                 Ok(read) => done += read,
                 Err(rustix::io::Errno::INTR) => {}
