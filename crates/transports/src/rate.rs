@@ -45,6 +45,8 @@ const QUEUE_MIN_SHARE: [f64; 2] = [0.4, 0.75];
 /// The target delay is approached within this many round trips, each counted as at least [`ROUND_TRIP_MIN`].
 const APPROACH_ROUND_TRIPS: f64 = 3.0;
 const ROUND_TRIP_MIN: Duration = Duration::from_millis(20);
+/// Time over which the sender counts as busy or idle.
+const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Largest decrease of the pace in one interval, as a share of it.
 const FALL_MAX: f64 = 0.5;
 /// Largest increase of the pace in one interval: the first value in long intervals, up to the second in short ones.
@@ -135,7 +137,7 @@ pub(crate) struct PathView {
     /// Shares of the bytes sent.
     pub(crate) loss: f64,
     pub(crate) random_loss: f64,
-    /// The sender had nothing to send at some time in the current interval.
+    /// The sender has nothing to send now, or had nothing at some time in most of the last intervals.
     pub(crate) is_idle: bool,
     /// The network accepted less than the pace without a queue: a processor is slower.
     pub(crate) is_below_pace: bool,
@@ -225,6 +227,8 @@ pub(crate) struct RateControl {
     /// Smoothed range of the round trips in an interval.
     range: Duration,
     interval: Option<Interval>,
+    /// Share of the time in which the sender's queue was never empty in an interval, over [`BUSY_TIME`].
+    busy: f64,
     /// The last receipt, and the end of the last stall while data from before it are in flight.
     received: Time,
     resumed: Option<Time>,
@@ -265,6 +269,7 @@ impl RateControl {
             deviation: Duration::ZERO,
             range: Duration::ZERO,
             interval: None,
+            busy: 0.0,
             received: Time::ZERO,
             resumed: None,
             measure_from: Time::ZERO,
@@ -328,7 +333,7 @@ impl RateControl {
             round_trip_min: self.base.unwrap_or_default(),
             loss: self.loss.smooth(),
             random_loss: self.loss.random().min(self.loss.smooth()),
-            is_idle: self.interval.is_none_or(|interval| !interval.is_busy),
+            is_idle: self.busy < 0.5 || self.interval.is_none_or(|interval| !interval.is_busy),
             is_below_pace: self.clear_intervals > 0
                 && self.pace.is_some_and(|pace| self.accepted < BELOW_PACE * pace),
             is_contended: self.contention.is_held(),
@@ -464,6 +469,8 @@ impl RateControl {
 
     /// Updates state, pace and window after an interval. `span` is its length by the receiver's clock.
     fn end_interval(&mut self, interval: &Interval, span: Duration, received_bytes: u64, now: Time) {
+        let weight = (now.since(interval.begun).as_secs_f64() / BUSY_TIME.as_secs_f64()).min(1.0);
+        self.busy += (f64::from(u8::from(interval.is_busy)) - self.busy) * weight;
         let queue = self.queue_of(interval.round_trip_min);
         self.range = (self.range * 7 + interval.range()) / 8;
         let delivered = received_bytes.saturating_sub(interval.received_bytes) as f64 / span.as_secs_f64();

@@ -426,3 +426,33 @@ fn a_host_that_pauses_is_no_full_queue() {
         }
     }
 }
+
+#[test]
+fn a_flow_is_limited_by_the_link_only_while_its_queue_is_seldom_empty() {
+    const ROUND_TRIP: Duration = Duration::from_millis(20);
+    let mut rate = RateControl::new();
+    let mut received_bytes = 0;
+    let mut exchange = |rate: &mut RateControl, sent: Time, is_idle: bool| {
+        rate.sent(1000, sent);
+        if is_idle {
+            rate.on_idle();
+        }
+        received_bytes += 1000;
+        let now = sent.after(ROUND_TRIP);
+        let sample = Sample {
+            round_trip: Some(ROUND_TRIP),
+            came: now,
+            received_bytes,
+            acknowledged: 1000,
+            lost: 0,
+            room: usize::MAX,
+            is_limited: !is_idle,
+        };
+        rate.on_receipt(&sample, now);
+        rate.view().is_idle
+    };
+    // A message a second.
+    assert!((1..30).all(|second| exchange(&mut rate, Time::from_millis(1000 * second), true)));
+    let busy = (0..500).map(|count| exchange(&mut rate, Time::from_millis(30_000 + 10 * count), false));
+    assert!(!busy.last().unwrap(), "five seconds with a full queue");
+}
