@@ -64,7 +64,13 @@ fn an_error_in_a_run_file_is_marked() {
         &["[[connect]] number 1 (pattern)", "did you mean `null`?"],
     );
     run("[[attach]]\nfrom = 'a/b'\nvia = 'tap('", &["[[attach]] number 1 (a/b)", "^"]);
-    run("", &["there is nothing to do"]);
+    run("", &["the file has no entries: write [[share]]"]);
+    run("[[share]]\ndevice = 'pattern:rat=5'", &["[[share]] number 1", "did you mean `rate`?"]);
+    run("[[share]]\ndevice = 'evdev:/dev/input/event3,grb=on'", &["did you mean `grab`?"]);
+    // No host has an address of this network (RFC 5737).
+    let text = "[[share]]\ndevice = 'null'\nlisten = '127.0.0.1:39871'\n[[share]]\ndevice = 'pattern'\nlisten = '192.0.2.1'";
+    outboard_fed(&["run", "-", "--check"], text.as_bytes())
+        .refused(1, &["[[share]] number 2 (pattern): listening on 192.0.2.1:7845"]);
     outboard(&["run", "/nowhere/run.toml"]).refused(1, &["/nowhere/run.toml"]);
 }
 

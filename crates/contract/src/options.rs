@@ -1,5 +1,6 @@
 //! Options of modules. Parsing, checks, help, documentation and completion derive from one declaration.
 
+use crate::nearest::nearest;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -236,9 +237,10 @@ impl Options {
 
 fn unknown_option(name: &str, specs: &[OptionSpec]) -> OptionError {
     let names: Vec<_> = specs.iter().map(|spec| spec.name).collect();
-    let problem = match names.is_empty() {
-        true => format!("there is no option `{name}`: this module has none"),
-        false => format!("there is no option `{name}`; there is: {}", names.join(", ")),
+    let problem = match nearest(name, names.iter().copied()) {
+        Some(near) => format!("there is no option `{name}`; did you mean `{near}`?"),
+        None if names.is_empty() => format!("there is no option `{name}`: this module has none"),
+        None => format!("there is no option `{name}`; there is: {}", names.join(", ")),
     };
     OptionError { problem }
 }

@@ -40,6 +40,10 @@ use trust::{Peers, Target};
 /// Longest line of a run file that an error shows in full.
 const SHOWN_BYTES_MAX: usize = 500;
 
+/// The error of a file without entries.
+const NO_ENTRIES: &str = "the file has no entries: write [[share]] and a line such as device = \"/dev/ttyUSB0\", or [[attach]] and \
+                          from = \"HOST/NAME\", or [[connect]] with source and sink";
+
 /// The options of `attach`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -154,11 +158,10 @@ impl AttachWords {
 impl RunFile {
     /// Parses TOML. An error names and shows the line.
     pub fn parse(text: &str) -> Result<RunFile, ServiceError> {
-        let wrong = |error: toml::de::Error| ServiceError::Usage(shown(&error));
+        let wrong = |error: toml::de::Error| ServiceError::Usage(shown(&error, text));
         let file: RunFile = toml::from_str(text).map_err(wrong)?;
         if file.share.is_empty() && file.attach.is_empty() && file.connect.is_empty() {
-            let problem = "there is nothing to do: the file has no [[share]], [[attach]] or [[connect]]";
-            return Err(ServiceError::Usage(problem.into()));
+            return Err(ServiceError::Usage(NO_ENTRIES.into()));
         }
         Ok(file)
     }
@@ -388,8 +391,9 @@ impl<'a> Origin<'a> {
 }
 
 /// Formats an error with the line that contains it, unless that line is too long.
-fn shown(error: &toml::de::Error) -> String {
-    let text = format!("{}{}", error.to_string().trim_end(), advice(error.message()));
+fn shown(error: &toml::de::Error, file: &str) -> String {
+    let rest = error.span().and_then(|span| file.get(span.start..)).unwrap_or_default();
+    let text = format!("{}{}", error.to_string().trim_end(), advice(error.message(), rest));
     match text.lines().all(|line| line.len() <= SHOWN_BYTES_MAX) {
         true => text,
         false => format!("{}, in a line of more than {SHOWN_BYTES_MAX} bytes", error.message()),
@@ -397,10 +401,20 @@ fn shown(error: &toml::de::Error) -> String {
 }
 
 /// Returns advice for a word that is unknown: the nearest known one, or the way to write an option of the command line.
-fn advice(message: &str) -> String {
+/// `rest` is the file from the place of the error.
+fn advice(message: &str, rest: &str) -> String {
+    if message.starts_with("duplicate key") {
+        let word = rest.trim_start_matches('[').split(|letter: char| !letter.is_alphanumeric()).next();
+        let entry = word.filter(|word| ["share", "attach", "connect"].contains(word));
+        return entry
+            .map_or_else(String::new, |name| format!("; write `[[{name}]]` for each, with two brackets"));
+    }
     let mut words = message.strip_prefix("unknown field ").unwrap_or_default().split('`').skip(1).step_by(2);
     let Some(unknown) = words.next() else { return String::new() };
     match unknown {
+        "host" | "hostname" | "peer" | "address" if message.contains("`from`") => {
+            "; write from = \"HOST/NAME\"".into()
+        }
         "silence" => "; write limits = \"silence=...\"".into(),
         "require_sandbox" | "require-sandbox" => "; it is an option of `outboard run`".into(),
         "json" | "stats" | "log" => format!("; write `outboard run --{unknown}`"),
@@ -425,9 +439,14 @@ pub fn is_stdout(application: &str) -> bool {
         || matches!(target, "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }
 
+/// Returns the name of an entry of the run file in errors.
+pub(crate) fn entry(table: &str, index: usize, which: &str) -> String {
+    format!("[[{table}]] number {} ({which})", index + 1)
+}
+
 /// Adds the entry of the run file to an error.
 pub(crate) fn place(error: ServiceError, table: &str, index: usize, which: &str) -> ServiceError {
-    let at = format!("[[{table}]] number {} ({which})", index + 1);
+    let at = entry(table, index, which);
     match error {
         ServiceError::Usage(problem) => ServiceError::Usage(format!("{at}: {problem}")),
         other => ServiceError::Usage(format!("{at}: {other}")),
@@ -512,7 +531,12 @@ mod tests {
     #[test]
     fn an_error_in_a_run_file_is_located() {
         for (text, says) in [
-            ("", "nothing to do"),
+            ("", "the file has no entries: write [[share]]"),
+            ("[service]\nmetrics = '9845'", "the file has no entries"),
+            ("[share]\ndevice = 'null'\n[share]\ndevice = 'null'", "write `[[share]]` for each"),
+            ("[attach]\nfrom = 'a/b'\n\n[attach]\nfrom = 'a/c'", "write `[[attach]]` for each"),
+            ("[[attach]]\nhost = 'a'\nname = 'b'", "write from = \"HOST/NAME\""),
+            ("[[attach]]\nform = 'a/b'", "did you mean `from`?"),
             ("[[share]]\nname = 'x'", "missing field `device`"),
             ("[[share]]\ndevice = 'null'\ncolour = 'red'", "line 3"),
             ("[[attach]]\nfrom = 7", "a string, or a list of strings"),

@@ -2,7 +2,7 @@
 
 use crate::address::{advice, path_below_dev, with_class};
 use crate::side::wrong_side;
-use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role};
+use contract::{DeviceClass, DeviceError, DeviceSpec, Options, Role, nearest};
 
 /// Parses and checks a device specification for `role`. The kind may be left out in front of an obvious address
 /// ([`with_class`]).
@@ -24,6 +24,9 @@ pub fn parse(text: &str, role: Role) -> Result<(&'static dyn DeviceClass, Device
         true => peel(rest, class),
         false => ("", split_commas(rest).filter(|piece| !piece.is_empty()).collect()),
     };
+    if let Some((name, near)) = misspelled(target, class) {
+        return Err(wrong(text, format!("there is no option `{name}`; did you mean `{near}`?")));
+    }
     let mut pairs = Vec::with_capacity(given.len());
     for piece in given {
         let pair = piece.split_once('=').ok_or_else(|| {
@@ -68,6 +71,14 @@ fn peel<'a>(rest: &'a str, class: &dyn DeviceClass) -> (&'a str, Vec<&'a str>) {
     }
     given.reverse();
     (target, given)
+}
+
+/// Returns the name behind the last comma of a target if it resembles an option, and that option. A command has commas of
+/// its own.
+fn misspelled<'a>(target: &'a str, class: &dyn DeviceClass) -> Option<(&'a str, &'static str)> {
+    let (name, _) = target[last_comma(target)? + 1..].split_once('=')?;
+    let names = class.options().iter().map(|option| option.name);
+    (class.target() != "COMMAND").then(|| nearest(name, names)).flatten().map(|near| (name, near))
 }
 
 fn last_comma(text: &str) -> Option<usize> {
@@ -151,7 +162,9 @@ mod tests {
             ("wibblewobble:x", Role::Device, "the classes are: "),
             ("serial", Role::Device, "write `serial:PATH`"),
             ("pattern:size", Role::Device, "`size` is not an option"),
-            ("pattern:sise=3", Role::Device, "there is: format, size"),
+            ("pattern:sise=3", Role::Device, "did you mean `size`?"),
+            ("pattern:teleport=3", Role::Device, "there is: format, size"),
+            ("evdev:/dev/input/event3,grb=on", Role::Device, "did you mean `grab`?"),
             ("file:x,frame=line,frame=line", Role::Device, "given twice"),
             ("pattern:size=-1", Role::Device, "takes a size from"),
             ("serial:/dev/x", Role::Application, "cannot be attached"),

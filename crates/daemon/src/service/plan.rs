@@ -2,7 +2,7 @@
 
 use super::fleet::Fleet;
 use super::hotplug::is_rule;
-use crate::config::{AttachWords, ConnectWords, RunFile, place};
+use crate::config::{AttachWords, ConnectWords, RunFile, entry, place};
 use broker::ShareRequest;
 use broker::ShareWords;
 use broker::offers::check_offer;
@@ -108,9 +108,19 @@ impl Source {
 
     /// Checks the source without any effect. Returns remarks for the user.
     pub fn check(&self) -> Result<Vec<String>, ServiceError> {
-        let plan = self.plan()?;
-        for at in plan.shares.iter().map(|share| share.request.listen).chain(plan.metrics) {
-            listening::check(at).map_err(|error| ServiceError::os(format!("listening on {at}"), error))?;
+        let (plan, file) = (self.plan()?, self.words()?);
+        let check = |at, place: String| {
+            listening::check(at)
+                .map_err(|error| ServiceError::os(format!("{place}: listening on {at}"), error))
+        };
+        for at in plan.shares.iter().map(|share| share.request.listen) {
+            let mut entries = file.share.iter().enumerate();
+            let found = entries.find(|(_, words)| words.listen_address().is_ok_and(|listen| listen == at));
+            let (index, device) = found.map_or((0, ""), |(index, words)| (index, &words.device));
+            check(at, entry("share", index, device))?;
+        }
+        if let Some(at) = plan.metrics {
+            check(at, "metrics in [service]".into())?;
         }
         Ok(plan.fleet.map(|fleet| fleet.remarks()).unwrap_or_default())
     }
