@@ -1,6 +1,7 @@
 //! The settings of comparisons between Outboard and a bare socket.
 
 use clap::Args;
+use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 
 /// An error for a person to read.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -41,10 +42,29 @@ impl Setting {
     /// turns as Outboard's workers do.
     pub(crate) fn settle(&self, which: usize) {
         if let Some(cpu) = self.cpus.get(which) {
-            sys::thread::pin_to_cpu(*cpu);
+            pin_to_cpu(*cpu);
         }
         be_like_a_worker();
     }
+}
+
+/// Pins the calling thread to one processor. Returns true on success.
+pub(crate) fn pin_to_cpu(cpu: usize) -> bool {
+    pin(None, cpu)
+}
+
+/// Pins the first thread of another process to one processor. Returns true on success.
+pub(crate) fn pin_process_to_cpu(process: u32, cpu: usize) -> bool {
+    i32::try_from(process).ok().and_then(Pid::from_raw).is_some_and(|pid| pin(Some(pid), cpu))
+}
+
+fn pin(pid: Option<Pid>, cpu: usize) -> bool {
+    let mut set = CpuSet::new();
+    if cpu >= CpuSet::MAX_CPU {
+        return false;
+    }
+    set.set(cpu);
+    sched_setaffinity(pid, &set).is_ok()
 }
 
 /// Gives the calling thread the timer slack and the scheduler's turns of Outboard's workers. Without them a bare thread

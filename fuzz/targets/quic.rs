@@ -93,7 +93,7 @@ fn sockets() -> (UdpSocket, UdpSocket) {
 
 fn ours(socket: UdpSocket, class: FlowClass) -> Box<dyn Partner> {
     let quic = transports::find("quic").expect("it is in the table");
-    let given = [("partial_bytes", "1MiB"), ("socket_bytes", "0"), ("max", "1MiB"), ("datagram", "1200")];
+    let given = [("socket_bytes", "0"), ("datagram", "1200")];
     let options = Options::check(quic.options(), given).expect("its own options");
     let [_, keys] = keys();
     let mut ours = quic.partner(socket.into(), End::Accepted, &options, Some(&keys)).expect("a partner");

@@ -8,9 +8,7 @@ use wire::{BODY_BYTES_MAX, Reader, RecordHeader};
 
 fuzz_target!(|bytes: &[u8]| {
     let udp = transports::find("udp").expect("it is in the table");
-    let options =
-        Options::check(udp.options(), [("partials", "4"), ("partial_bytes", "1MiB"), ("socket_bytes", "0")])
-            .expect("its own options");
+    let options = Options::check(udp.options(), [("socket_bytes", "0")]).expect("its own options");
     let (peer, ours) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::NONBLOCK, None)
         .expect("a pair of sockets");
     let mut partner = udp.partner(ours, End::Accepted, &options, None).expect("a partner");

@@ -22,7 +22,7 @@ const PAIRS: [&str; 13] = [
     "buffer(full=wait)",
     "buffer(min=2, max=4, source_max=3, full=wait)",
     "buffer(play)",
-    "buffer(play, delay=auto, held_max=2)",
+    "buffer(play, delay=auto)",
 ];
 
 fn direct(used: &PairUse, half: Half, format: &Format) -> StageResult<Box<dyn Link>> {

@@ -18,7 +18,7 @@ impl Awake {
         let keep = |cpu, rest: fn()| {
             let until = stop.clone();
             thread::spawn(move || {
-                sys::thread::pin_to_cpu(cpu);
+                crate::setting::pin_to_cpu(cpu);
                 sys::thread::be_idle();
                 while !until.load(Ordering::Relaxed) {
                     rest();

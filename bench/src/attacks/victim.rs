@@ -61,7 +61,7 @@ impl Processor {
     fn start(self, command: Command) -> Result<Service, Failure> {
         let here = || {
             match self {
-                Processor::DeviceHost => drop(sys::thread::pin_to_cpu(DEVICE_HOST_CPU)),
+                Processor::DeviceHost => drop(crate::setting::pin_to_cpu(DEVICE_HOST_CPU)),
                 Processor::Attacker(priority) => priority.take(),
             }
             Service::spawn(command)
@@ -247,7 +247,7 @@ impl Victim {
         (attack, priority): (Attack, Priority),
     ) -> Result<Victim, Failure> {
         // The device host's processor runs neither the toys nor the network.
-        sys::thread::pin_to_cpu(OTHER_CPU);
+        crate::setting::pin_to_cpu(OTHER_CPU);
         let lab = match place {
             Place::Loopback => None,
             Place::Lab => Some(Lab::up(&beside("netlab")?, &["delay=5ms"])?),

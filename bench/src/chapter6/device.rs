@@ -59,7 +59,7 @@ struct Seen {
 
 impl Partner for Seen {
     fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
-        sys::thread::pin_to_cpu(CPUS[0]);
+        crate::setting::pin_to_cpu(CPUS[0]);
         match template.direction {
             Direction::Out => self.inner.open(template, attributes),
             Direction::In => Ok(BACK),
@@ -103,7 +103,7 @@ struct Application {
 
 impl Partner for Application {
     fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
-        sys::thread::pin_to_cpu(CPUS[1]);
+        crate::setting::pin_to_cpu(CPUS[1]);
         Ok(match template.direction {
             Direction::Out => FlowKey(1),
             Direction::In => FlowKey(2),
@@ -147,7 +147,7 @@ impl Partner for Application {
 fn application() -> Result<File, Failure> {
     let (from, to) = rustix::pipe::pipe()?;
     thread::spawn(move || {
-        sys::thread::pin_to_cpu(CPUS[1]);
+        crate::setting::pin_to_cpu(CPUS[1]);
         let (mut from, mut buffer) = (File::from(from), [0; 4096]);
         // The thread exits when the pipe closes.
         while from.read(&mut buffer).is_ok_and(|count| count > 0) {}

@@ -124,7 +124,7 @@ impl FarSetting {
 /// Runs the far host until its standard input ends.
 pub(crate) fn run(setting: &FarSetting) -> Result<(), Failure> {
     use_outboard()?;
-    sys::thread::pin_to_cpu(CPUS[1]);
+    crate::setting::pin_to_cpu(CPUS[1]);
     let (insecure, sealed) = (setting.share(None)?, setting.share(Some(Trust::at(&setting.identity)?))?);
     let bare = TcpListener::bind((setting.address, 0))?;
     let ports = Ports {

@@ -5,9 +5,9 @@ use crate::measure::Times;
 use crate::setting::Failure;
 use bytes::Bytes;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed,
-    Readiness, SealKeys, Time, TransportClass,
+    Attributes, Body, Ctl, CtlReply, Direction, End, FlowKey, FlowTemplate, Message, ModuleEntry, Next,
+    Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time,
+    TransportClass,
 };
 use rustix::net::sockopt;
 use std::collections::VecDeque;
@@ -420,8 +420,8 @@ impl TransportClass for Gauge {
         self.inner.entry()
     }
 
-    fn facts(&self) -> DatagramFacts {
-        self.inner.facts()
+    fn may_lose(&self) -> bool {
+        self.inner.may_lose()
     }
 
     fn is_datagram(&self) -> bool {

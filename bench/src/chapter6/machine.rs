@@ -41,7 +41,7 @@ fn with_cores<T: Send>(cores: usize, act: impl FnOnce() -> Result<T, Failure> + 
     thread::scope(|scope| {
         let handle = scope.spawn(|| {
             if cores == 1 {
-                sys::thread::pin_to_cpu(CPUS[0]);
+                crate::setting::pin_to_cpu(CPUS[0]);
             }
             act()
         });
@@ -98,7 +98,7 @@ fn drained() -> Result<TcpStream, Failure> {
     let (mut far, _) = listener.accept()?;
     near.set_nodelay(true)?;
     thread::spawn(move || {
-        sys::thread::pin_to_cpu(CPUS[1]);
+        crate::setting::pin_to_cpu(CPUS[1]);
         let mut buffer = vec![0; 1 << 20];
         // The thread exits when the connection closes.
         while far.read(&mut buffer).is_ok_and(|count| count > 0) {}

@@ -158,7 +158,7 @@ impl Network {
         act: impl FnOnce() -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
         let act = || {
-            sys::thread::pin_to_cpu(CPUS[host]);
+            crate::setting::pin_to_cpu(CPUS[host]);
             act()
         };
         match &self.lab {

@@ -73,11 +73,6 @@ impl Drawn {
         }
     }
 
-    /// Returns true if the pair holds so few messages that a continuous flow exceeds it.
-    fn carries_few(&self) -> bool {
-        self.pair.name() == "delay" && self.options.count("held_max") <= RANGE as usize
-    }
-
     /// Returns true if the pair can run in a process of its own, with one flow in and one out.
     fn may_be_isolated(&self) -> bool {
         self.pair.shape(&self.options) == Shape::Line && self.pair.side_ports().is_empty()
@@ -142,9 +137,7 @@ pub(crate) fn exact(seed: u64, format: &Format, count: u64) -> Result<String, St
         let pairs = drawing.fitting(format, count)?;
         if pairs.iter().any(|drawn| {
             // `replay` keeps the rhythm of a flow, so that a delay stays after a fault.
-            drawn.pair.name() == "replay"
-                || drawn.carries_few()
-                || drawn.pair.promises(&drawn.options).may_reorder
+            drawn.pair.name() == "replay" || drawn.pair.promises(&drawn.options).may_reorder
         }) {
             continue;
         }

@@ -109,7 +109,7 @@ impl Mechanism {
             }
             Mechanism::Whole(stages, size) => {
                 let begun = sys::clock::boot_ns();
-                let message = Message::new(Time(1), stages.body(*size));
+                let message = Message::new(Time(1), Body::from(vec![7; *size]));
                 let back = stages.pass(Time(begun), message)?;
                 let sum: u64 = back.body.chunks().flatten().map(|byte| u64::from(*byte)).sum();
                 match sum == *size as u64 * 7 {
@@ -207,7 +207,7 @@ fn shared(pairs: &[&str]) -> Result<Stages, Failure> {
 }
 
 fn ours(stages: Stages, size: usize) -> Result<Mechanism, Failure> {
-    let body = stages.body(size);
+    let body = Body::from(vec![7; size]);
     Ok(Mechanism::Ours(stages, body))
 }
 
@@ -231,7 +231,7 @@ fn wanted(
 fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
     let mut mechanisms = wanted("hop", &HOPS, size, setting)?;
     for process in mechanisms.iter().flat_map(|(_, mechanism)| mechanism.processes()) {
-        sys::thread::pin_process_to_cpu(process, 1);
+        crate::setting::pin_process_to_cpu(process, 1);
     }
     for (library, name) in rivals::LIBRARIES.into_iter().filter(|(_, name)| setting.wants("hop", name)) {
         if let Some(program) = &setting.rivals {
@@ -241,7 +241,7 @@ fn hops(size: usize, setting: &LinksSetting) -> Result<Vec<Named>, Failure> {
             }
         }
     }
-    sys::thread::pin_to_cpu(0);
+    crate::setting::pin_to_cpu(0);
     Ok(mechanisms)
 }
 

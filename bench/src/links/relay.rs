@@ -8,7 +8,7 @@ use rustix::thread::futex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
-use sys::memory::{self, Access, Shared};
+use sys::memory::{self, Words};
 
 /// The capacity of a chain's pipes: the largest message fits.
 const PIPE_BYTES: usize = 1 << 20;
@@ -46,7 +46,7 @@ const GIVEN: [i32; 3] = [3, 4, 5];
 /// Passes messages on until the chain ends.
 pub(crate) fn relay(relay: &Relay) -> Result<(), Failure> {
     let [input, output, words] = GIVEN.map(sys::descriptor::inherited);
-    let words = Shared::map(words?, Access::Write)?;
+    let words = Words::map(words?)?;
     let mut end = End {
         medium: relay.medium,
         input: input?,
@@ -72,7 +72,7 @@ struct End {
     medium: Medium,
     input: OwnedFd,
     output: OwnedFd,
-    words: Shared,
+    words: Words,
     /// The process waits for word `number` and writes word `number + 1`.
     number: usize,
     at: u32,
@@ -81,15 +81,15 @@ struct End {
 }
 
 impl End {
-    fn word(&self, number: usize) -> Result<&AtomicU32, Failure> {
-        self.words.half_word(number * LINE).ok_or_else(|| "a word outside of the memory".into())
+    fn word(&self, number: usize) -> &AtomicU32 {
+        self.words.half(number * LINE / 8)
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
         match self.medium {
             Medium::Eventfd => drop(rustix::io::read(&self.input, &mut [0; 8])?),
             Medium::Futex | Medium::Together => {
-                let word = self.word(self.number)?;
+                let word = self.word(self.number);
                 while word.load(Ordering::Acquire) == self.at {
                     match self.medium {
                         Medium::Together if self.is_end => std::hint::spin_loop(),
@@ -115,7 +115,7 @@ impl End {
         match self.medium {
             Medium::Eventfd => drop(rustix::io::write(&self.output, &1u64.to_ne_bytes())?),
             Medium::Futex | Medium::Together => {
-                let word = self.word(self.number + 1)?;
+                let word = self.word(self.number + 1);
                 word.fetch_add(1, Ordering::Release);
                 futex::wake(word, futex::Flags::empty(), 1)?;
             }
@@ -181,7 +181,7 @@ impl Chain {
             children.push(sys::process::start_with(&mut command, given)?);
         }
         let (input, output) = (links[relays].0.try_clone()?, links[0].1.try_clone()?);
-        let words = Shared::map(words, Access::Write)?;
+        let words = Words::map(words)?;
         // The end writes word 0 and waits for the last word.
         let end = End { medium, input, output, words, number: relays, at: 0, is_end: true };
         Ok(Chain { end, relays: children, buffer: vec![7; size] })
@@ -196,16 +196,15 @@ impl Chain {
     pub(crate) fn begin_turn(&self) {
         if self.end.medium == Medium::Together {
             let other = usize::from(rustix::thread::sched_getcpu() == 0);
-            self.processes().for_each(|relay| _ = sys::thread::pin_process_to_cpu(relay, other));
+            self.processes().for_each(|relay| _ = crate::setting::pin_process_to_cpu(relay, other));
         }
     }
 
     /// Passes one message through the whole chain.
     pub(crate) fn pass(&mut self) -> Result<(), Failure> {
-        let End { medium, words, .. } = &self.end;
-        match medium {
+        match self.end.medium {
             Medium::Futex | Medium::Together => {
-                let word = words.half_word(0).ok_or("no words")?;
+                let word = self.end.word(0);
                 word.fetch_add(1, Ordering::Release);
                 futex::wake(word, futex::Flags::empty(), 1)?;
             }

@@ -1,7 +1,7 @@
 //! Outboard's own links, driven as a path drives them: modules as processes, and one thread that waits for them.
 
 use crate::setting::Failure;
-use contract::{Body, Half, Input, Link, Message, Outbox, Port, Readiness, Time};
+use contract::{Half, Input, Link, Message, Outbox, Port, Readiness, Time};
 use modules::process::{Limits, Module, Process, SharedRun};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -67,17 +67,6 @@ impl Stages {
 
     fn new(links: Vec<Process>) -> Result<Stages, Failure> {
         Ok(Stages { links, poller: Poller::new()?, out: Outbox::default() })
-    }
-
-    /// Creates a body of `size` bytes, in shared memory where the links have it.
-    pub(crate) fn body(&self, size: usize) -> Body {
-        match self.links[0].lease() {
-            Some(mut lease) if size <= lease.len() => {
-                lease[..size].fill(7);
-                Body::from(lease.freeze(size))
-            }
-            _ => Body::from(vec![7; size]),
-        }
     }
 
     /// Returns true if the first link accepts another message.

@@ -72,12 +72,8 @@ impl Received {
 fn sink(received: Arc<Received>) -> Box<dyn Partner> {
     let mut begun = false;
     Box::new(Taker::new(move |message: Message| {
-        // The age comes from the sender's clock reading in the body: one machine has one clock, without the hosts' estimate.
-        let made = message
-            .body
-            .peek_front::<16>()
-            .and_then(|start| start.last_chunk().map(|made| u64::from_le_bytes(*made)));
-        received.add(sys::clock::boot_ns().saturating_sub(made.unwrap_or(0)), message.body.len());
+        // The creation time in this host's clock, as every application sees it.
+        received.add(sys::clock::boot_ns().saturating_sub(message.created.0), message.body.len());
         if !std::mem::replace(&mut begun, true) {
             received.begun.fetch_add(1, Ordering::Relaxed);
         }
@@ -108,9 +104,9 @@ impl DeviceHost {
             ));
         };
         for flow in 0..setting.peers * setting.flows {
-            share(format!("pattern:rate={},size=24,stamped=true", setting.rate), format!("key{flow}"));
+            share(format!("pattern:rate={},size=24", setting.rate), format!("key{flow}"));
         }
-        share(format!("pattern:rate={},size={},stamped=true", FLOOD.0, FLOOD.1), "flood".into());
+        share(format!("pattern:rate={},size={}", FLOOD.0, FLOOD.1), "flood".into());
         let file = directory.join("run.toml");
         std::fs::write(&file, text)?;
         let mut command = Command::new(crate::programs::beside("outboard")?);

@@ -90,11 +90,6 @@ pub trait Pair: Sync {
         Promises::default()
     }
 
-    /// The cost that its `auto` options minimise, fixed before any measurement; `None` without such options.
-    fn cost(&self) -> Option<&'static str> {
-        None
-    }
-
     /// How many flows the pair connects.
     fn shape(&self, options: &Options) -> Shape {
         let _ = options;

@@ -272,6 +272,18 @@ pub enum CtlReply {
     Progress(Progress),
 }
 
+impl CtlReply {
+    /// Returns true if [`Ctl::Flush`] or [`Ctl::Finish`] with this result is complete. A partner that does not support it has
+    /// nothing to complete.
+    pub fn is_complete(result: PartnerResult<CtlReply>) -> PartnerResult<bool> {
+        match result {
+            Ok(reply) => Ok(!matches!(reply, CtlReply::Pending)),
+            Err(PartnerError::Unsupported(_)) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// The event to wait for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {

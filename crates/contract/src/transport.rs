@@ -4,15 +4,6 @@ use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerResult, Secret};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-/// Faults that a transport allows. The session repairs them for the flows that need it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DatagramFacts {
-    /// Records may be lost.
-    pub may_lose: bool,
-    /// Records may be reordered.
-    pub may_reorder: bool,
-}
-
 /// The keys that encrypt one data connection: one for each direction, never used for another connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKeys {
@@ -49,8 +40,10 @@ pub trait TransportClass: Sync {
         self.entry().options
     }
 
-    /// The faults that it allows.
-    fn facts(&self) -> DatagramFacts;
+    /// Returns true if records may be lost, and then also reordered. The session repairs that for the flows that need it.
+    fn may_lose(&self) -> bool {
+        false
+    }
 
     /// Returns true if the socket carries datagrams. The preamble may then be lost, so it is repeated until it
     /// is answered.

@@ -137,20 +137,10 @@ impl ChainRunner {
         due
     }
 
-    /// Returns the time of the next timer of the stages.
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.chain.poll_timeout()
-    }
-
     /// Registers the descriptors and timers of the stages.
     pub fn register(&self, poller: &mut Poller, wake: &mut Wake) {
         wake.add(poller, Readiness::never().or_at(self.chain.poll_timeout()));
         self.chain.readiness().for_each(|readiness| wake.add(poller, readiness));
-    }
-
-    /// Returns the readiness of stages in their own processes.
-    pub fn readiness(&self) -> impl Iterator<Item = Readiness<'_>> {
-        self.chain.readiness()
     }
 
     /// Returns failures of module processes since the last call, as text for people.

@@ -283,19 +283,13 @@ impl RawPath {
             }
         }
         if pushed {
-            self.is_unflushed = match to.ctl(self.to, Ctl::Flush) {
-                Ok(reply) => matches!(reply, CtlReply::Pending),
-                Err(PartnerError::Unsupported(_)) => false,
-                Err(error) => return Err(failed("the sink", error)),
-            };
+            let flushed = CtlReply::is_complete(to.ctl(self.to, Ctl::Flush));
+            self.is_unflushed = !flushed.map_err(|error| failed("the sink", error))?;
         }
         again |= self.drain(now);
         if self.phase == Phase::Drained && self.sink.out.messages.is_empty() {
-            let is_finished = match to.ctl(self.to, Ctl::Finish) {
-                Ok(reply) => !matches!(reply, CtlReply::Pending),
-                Err(PartnerError::Unsupported(_)) => true,
-                Err(error) => return Err(failed("the sink", error)),
-            };
+            let finished = CtlReply::is_complete(to.ctl(self.to, Ctl::Finish));
+            let is_finished = finished.map_err(|error| failed("the sink", error))?;
             if is_finished { self.phase = Phase::Finished } else { self.is_unflushed = true }
         }
         for Incident { text, is_loss } in self.source.incidents().chain(self.sink.incidents()) {

@@ -396,10 +396,8 @@ impl SinkPath {
         // The broker may stop at the report of the end.
         self.stages.report_failures(self.plan.class, &mut self.drops, notices);
         let Some(partner) = partner else { return Ok(()) };
-        match partner.ctl(self.key, Ctl::Finish) {
-            Ok(CtlReply::Pending) => return Ok(()),
-            Ok(_) | Err(PartnerError::Unsupported(_)) => {}
-            Err(error) => return Err(PathError::Partner(error)),
+        if !CtlReply::is_complete(partner.ctl(self.key, Ctl::Finish)).map_err(PathError::Partner)? {
+            return Ok(());
         }
         self.lifecycle.handle_finished();
         self.acknowledger.schedule(Some(now));

@@ -201,11 +201,8 @@ impl RunOutcome {
 
 /// Flushes a partner; returns whether unwritten data remains.
 pub fn flush(side: Option<&mut Box<dyn Partner>>) -> PartnerResult<bool> {
-    match side.map(|side| side.ctl(FlowKey::DEFAULT, Ctl::Flush)) {
-        None | Some(Err(PartnerError::Unsupported(_))) => Ok(false),
-        Some(Ok(reply)) => Ok(matches!(reply, CtlReply::Pending)),
-        Some(Err(error)) => Err(error),
-    }
+    let Some(side) = side else { return Ok(false) };
+    Ok(!CtlReply::is_complete(side.ctl(FlowKey::DEFAULT, Ctl::Flush))?)
 }
 
 /// Removes all descriptors of a partner from the poller.

@@ -15,8 +15,7 @@ use crate::origin::{OpenPort, PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Opened, Partner, PartnerError, PartnerResult, Port, Pushed, Readiness,
-    Role,
+    FlowTemplate, Format, Message, Opened, Partner, PartnerResult, Port, Pushed, Readiness, Role,
 };
 use flow::types::{Wake, flush, forget};
 use modules::nodes::{self, Claim, Claimant, Conflict};
@@ -399,11 +398,7 @@ impl Writer {
     }
 
     fn finish(&mut self) -> PartnerResult<bool> {
-        match self.partner.ctl(self.key, Ctl::Finish) {
-            Ok(reply) => Ok(!matches!(reply, CtlReply::Pending)),
-            Err(PartnerError::Unsupported(_)) => Ok(true),
-            Err(error) => Err(error),
-        }
+        CtlReply::is_complete(self.partner.ctl(self.key, Ctl::Finish))
     }
 
     fn sleep(&mut self, unflushed: bool, ended: bool) {

@@ -6,6 +6,9 @@ use contract::{
 };
 use std::borrow::Cow;
 
+pub use devices::find as device_class;
+pub use transports::find as transport;
+
 /// All pairs.
 pub fn pairs() -> &'static [&'static dyn Pair] {
     stages::PAIRS
@@ -19,16 +22,6 @@ pub fn device_classes() -> &'static [&'static dyn DeviceClass] {
 /// All transports.
 pub fn transports() -> &'static [&'static dyn TransportClass] {
     transports::TRANSPORTS
-}
-
-/// Finds a transport by name.
-pub fn transport(name: &str) -> Option<&'static dyn TransportClass> {
-    transports().iter().find(|class| class.name() == name).copied()
-}
-
-/// Finds a device class by name.
-pub fn device_class(name: &str) -> Option<&'static dyn DeviceClass> {
-    device_classes().iter().find(|class| class.name() == name).copied()
 }
 
 /// Returns the kind of a device that a peer describes.

@@ -21,7 +21,7 @@ impl TransportPlan {
 
     /// Returns true if a driver that was built for `other` can continue over this transport.
     pub fn may_replace(&self, other: &TransportPlan) -> bool {
-        self.class.facts() == other.class.facts()
+        self.class.may_lose() == other.class.may_lose()
     }
 
     /// Returns true if the control channel uses this transport, too.

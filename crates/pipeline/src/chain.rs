@@ -84,17 +84,6 @@ pub struct ChainOut {
     pub trace: Option<Box<Trace>>,
 }
 
-impl ChainOut {
-    /// Returns true if the caller has nothing to drain.
-    pub fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-            && self.controls.is_empty()
-            && self.drops.is_empty()
-            && self.sides.is_empty()
-            && self.errors.is_empty()
-    }
-}
-
 /// Statistics of one half of a pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairReport {

@@ -16,11 +16,6 @@ impl Requirement {
         Requirement { own }
     }
 
-    /// The required pipeline.
-    pub fn pipeline(&self) -> &Pipeline {
-        &self.own
-    }
-
     /// Parses a peer's proposal. Returns this host's own pipeline if they are equal. The peer may name a pair
     /// with local options if this host names it too. Errors point at the first pair that differs.
     pub fn accept(

@@ -350,11 +350,6 @@ impl SourceFlow {
         self.store.is_empty()
     }
 
-    /// The class of the flow.
-    pub fn class(&self) -> FlowClass {
-        self.class
-    }
-
     /// The counters.
     pub fn counters(&self) -> SourceCounters {
         self.counters

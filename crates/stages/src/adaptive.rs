@@ -15,9 +15,6 @@ use contract::{Choice, Time, Value};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The cost that [`AdaptiveDelay`] minimises, in words.
-pub(crate) const COST: &str =
-    "the 99th percentile of the time from creation to release, plus ten message periods for each late share";
 /// Age up to which a transit is a sample.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Most samples kept. At higher message rates, some messages are not sampled.

@@ -77,6 +77,9 @@ mod varint;
 
 use contract::Pair;
 
+/// Bytes that a half holds, at most.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
 /// All pairs.
 pub static PAIRS: &[&dyn Pair] = &[
     &null::Null,

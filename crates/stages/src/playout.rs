@@ -5,11 +5,14 @@
 //! **transits** (arrival minus creation) that it sees. Messages leave in order of arrival, whatever
 //! their creation times.
 
+use crate::HELD_BYTES_MAX;
 use crate::checkpoint::{self, CheckpointReader, CheckpointWriter};
 use contract::{Message, Offset, Outbox, Port, Report, StageResult, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Messages that a [`Playout`] usually holds, at most.
+pub(crate) const HELD_MAX: usize = 1 << 16;
 /// Longest time from arrival to release, whatever the creation time.
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(60);
 /// A shift this many nanoseconds above the needed one falls in one step.
@@ -29,24 +32,15 @@ pub(crate) struct Playout {
     queue: VecDeque<(Time, Message)>,
     bytes: usize,
     messages_max: usize,
-    bytes_max: usize,
     shift: Option<i64>,
     released: u64,
     early: u64,
 }
 
 impl Playout {
-    /// Holds at most `messages_max` messages of `bytes_max` bytes in all.
-    pub(crate) fn new(messages_max: usize, bytes_max: usize) -> Self {
-        Playout {
-            queue: VecDeque::new(),
-            bytes: 0,
-            messages_max,
-            bytes_max,
-            shift: None,
-            released: 0,
-            early: 0,
-        }
+    /// Holds at most `messages_max` messages of [`HELD_BYTES_MAX`] bytes in all.
+    pub(crate) fn new(messages_max: usize) -> Self {
+        Playout { queue: VecDeque::new(), bytes: 0, messages_max, shift: None, released: 0, early: 0 }
     }
 
     /// Release minus creation, nanoseconds; `None` before the first message.
@@ -69,7 +63,7 @@ impl Playout {
         }
         self.bytes += message.body.len();
         self.queue.push_back((latest, message));
-        while self.queue.len() > self.messages_max || self.bytes > self.bytes_max {
+        while self.queue.len() > self.messages_max || self.bytes > HELD_BYTES_MAX {
             self.early += 1;
             self.release_first(out);
         }
@@ -133,7 +127,7 @@ impl Playout {
             let (latest, message) = (Time(from.number()?), from.message()?);
             self.bytes += message.body.len();
             self.queue.push_back((latest, message));
-            if self.queue.len() > self.messages_max || self.bytes > self.bytes_max {
+            if self.queue.len() > self.messages_max || self.bytes > HELD_BYTES_MAX {
                 return Err(checkpoint::malformed());
             }
         }
@@ -214,7 +208,7 @@ mod tests {
 
     #[test]
     fn messages_leave_at_creation_plus_shift() {
-        let (mut playout, mut out) = (Playout::new(10, 1000), Outbox::default());
+        let (mut playout, mut out) = (Playout::new(10), Outbox::default());
         playout.set_shift(Some(50_000_000));
         playout.hold(message(100, 1), Time::from_millis(110), &mut out);
         playout.hold(message(120, 1), Time::from_millis(121), &mut out);
@@ -233,17 +227,17 @@ mod tests {
 
     #[test]
     fn messages_over_a_bound_leave_early_and_are_counted() {
-        let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
+        let (mut playout, mut out) = (Playout::new(2), Outbox::default());
         playout.set_shift(Some(1 << 40));
         (1..=3).for_each(|ms| playout.hold(message(ms, 10), Time::ZERO, &mut out));
         assert_eq!((created(&mut out), playout.early), (vec![1], 1));
-        playout.hold(message(4, 95), Time::ZERO, &mut out);
+        playout.hold(message(4, HELD_BYTES_MAX - 5), Time::ZERO, &mut out);
         assert_eq!((created(&mut out), playout.len()), (vec![2, 3], 1));
     }
 
     #[test]
     fn a_wrong_creation_time_holds_no_message_for_ever() {
-        let (mut playout, mut out) = (Playout::new(2, 100), Outbox::default());
+        let (mut playout, mut out) = (Playout::new(2), Outbox::default());
         playout.set_shift(Some(i64::MAX));
         playout.hold(Message::new(Time(u64::MAX), vec![1]), Time(5), &mut out);
         assert_eq!(playout.next_due(), Some(Time(5).after(LONGEST_HOLD)));

@@ -5,6 +5,7 @@
 //! window or the byte bound is exceeded. [`SequenceTracker`] judges each position; one unconfirmed
 //! message is kept beside the buffer until the next message confirms or contradicts it.
 
+use crate::HELD_BYTES_MAX;
 use crate::checkpoint::{self, CheckpointReader, CheckpointWriter};
 use crate::sequence::{Position, SequenceTracker, Verdict};
 use contract::{Body, Message, Outbox, Port, Report, StageResult, Time};
@@ -65,7 +66,6 @@ pub(crate) struct ReorderBuffer {
     parts: usize,
     window: usize,
     wait: Duration,
-    bytes_max: usize,
     tracker: SequenceTracker,
     unconfirmed: Option<UnconfirmedMessage>,
     /// Number of the next message to release.
@@ -84,14 +84,13 @@ pub(crate) struct ReorderBuffer {
 }
 
 impl ReorderBuffer {
-    /// For messages of `parts` parts each. Holds at most `bytes_max` bytes and `window` messages,
+    /// For messages of `parts` parts each. Holds at most [`HELD_BYTES_MAX`] bytes and `window` messages,
     /// none for longer than `wait`; and one unconfirmed message besides.
-    pub(crate) fn new(parts: usize, window: usize, wait: Duration, bytes_max: usize) -> Self {
+    pub(crate) fn new(parts: usize, window: usize, wait: Duration) -> Self {
         ReorderBuffer {
             parts,
             window,
             wait,
-            bytes_max,
             tracker: SequenceTracker::new(window, wait),
             unconfirmed: None,
             next: 0,
@@ -190,7 +189,7 @@ impl ReorderBuffer {
         if at == 0 {
             self.advance(out);
         }
-        while self.bytes > self.bytes_max {
+        while self.bytes > HELD_BYTES_MAX {
             self.abandon_first(out);
         }
         Admission::Accepted

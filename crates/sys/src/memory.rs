@@ -2,8 +2,8 @@
 //!
 //! - [`Shared`] may be written by another process at any moment. It is copied in and out, or accessed as atomic
 //!   words, and never exposed as a slice. [`Words`] is such memory that consists only of words.
-//! - [`Slots`] can be written by this process alone; the kernel enforces that (`F_SEAL_FUTURE_WRITE`,
-//!   `fcntl(2)`). A slot is a writable slice for its lease holder, and shared [`Bytes`] afterwards.
+//! - [`Region`] can be written by this process alone; the kernel enforces that (`F_SEAL_FUTURE_WRITE`,
+//!   `fcntl(2)`).
 //! - [`Lent`] is such memory in another process: read-only, and valid as long as its owner keeps its promise.
 //!
 //! No process can shrink this memory (`F_SEAL_SHRINK`), so no access faults.
@@ -12,11 +12,11 @@ use bytes::{Bytes, BytesMut};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Makes shared memory of a fixed size, filled with zeros. Pages are allocated on first use. `name` appears in
 /// `/proc/PID/maps`.
@@ -116,14 +116,6 @@ impl Shared {
         (self.access == Access::Write).then(|| unsafe { AtomicU64::from_ptr(start.cast()) })
     }
 
-    /// As [`Shared::word`], but half as long: the size for `futex(2)`.
-    #[inline]
-    pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
-        let start = self.mapping.at(offset, 4).filter(|_| offset.is_multiple_of(4))?;
-        // SAFETY: as in `word`.
-        (self.access == Access::Write).then(|| unsafe { AtomicU32::from_ptr(start.cast()) })
-    }
-
     /// Copies the current bytes to `into`; `false` if the range is not inside.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> bool {
@@ -192,146 +184,44 @@ impl Deref for Words {
     }
 }
 
-/// Slots of equal size. Only this process may write them; others may read.
+/// Memory that only this process may write; others may read it.
 #[derive(Debug)]
-pub struct Slots {
+pub struct Region {
     mapping: Mapping,
     descriptor: OwnedFd,
-    slot_bytes: usize,
-    /// The users of each slot: [`WRITTEN`] for a lease, plus [`SHARE`] for each share.
-    holders: Vec<AtomicU32>,
 }
 
-const WRITTEN: u32 = 1;
-const SHARE: u32 = 2;
-
-impl Slots {
-    /// Makes `count` slots of `slot_bytes` bytes.
-    pub fn create(name: &str, count: usize, slot_bytes: usize) -> io::Result<Slots> {
-        let bytes = count.checked_mul(slot_bytes).ok_or(io::ErrorKind::InvalidInput)?;
+impl Region {
+    /// Makes a region of a fixed size, filled with zeros.
+    pub fn create(name: &str, bytes: usize) -> io::Result<Region> {
         let descriptor = create(name, bytes)?;
         let mapping = Mapping::new(descriptor.as_fd(), Access::Write)?;
         // From here on no holder of the descriptor can write it or map it for writing.
         fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
-        let holders = (0..count).map(|_| AtomicU32::new(0)).collect();
-        Ok(Slots { mapping, descriptor, slot_bytes, holders })
+        Ok(Region { mapping, descriptor })
     }
 
     /// The descriptor that another process maps with [`Lent::map`].
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
-
-    /// Returns true if this process uses the slot.
-    #[inline]
-    pub fn is_taken(&self, slot: usize) -> bool {
-        self.holders.get(slot).is_some_and(|holders| holders.load(Ordering::Acquire) != 0)
-    }
-
-    /// The number of slots that this process uses.
-    pub fn taken(&self) -> usize {
-        (0..self.holders.len()).filter(|slot| self.is_taken(*slot)).count()
-    }
-
-    /// Leases a slot for writing; `None` if it does not exist or is in use.
-    pub fn lease(self: &Arc<Self>, slot: usize) -> Option<Lease> {
-        // Acquire: all reads of the last holder happened before.
-        self.holders.get(slot)?.compare_exchange(0, WRITTEN, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Lease { slots: self.clone(), slot })
-    }
-
-    /// Shares a part of a slot with the content of its last lease; `None` if it does not exist or is leased.
-    pub fn share(self: &Arc<Self>, slot: usize, part: Range<usize>) -> Option<Bytes> {
-        let more = |holders: u32| holders.checked_add(SHARE).filter(|_| holders & WRITTEN == 0);
-        let holders =
-            self.holders.get(slot).filter(|_| part.start <= part.end && part.end <= self.slot_bytes)?;
-        // Acquire: the writes of the last lease are visible.
-        holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
-        Some(Bytes::from_owner(Share { slots: self.clone(), slot, part }))
-    }
-
-    /// The address of a slot.
-    #[inline]
-    fn start(&self, slot: usize) -> *mut u8 {
-        // SAFETY: the slot is inside the mapping.
-        unsafe { self.mapping.start.as_ptr().add(slot * self.slot_bytes) }
-    }
-
-    /// The slot that contains a slice, and the offset in it.
-    #[inline]
-    pub fn locate(&self, slice: &[u8]) -> Option<(usize, usize)> {
-        let offset = self.mapping.offset_of(slice)?;
-        Some((offset / self.slot_bytes, offset % self.slot_bytes))
-    }
 }
 
-/// A slot that its one holder may write.
-#[derive(Debug)]
-pub struct Lease {
-    slots: Arc<Slots>,
-    slot: usize,
-}
-
-impl Lease {
-    /// The number of the slot.
-    #[inline]
-    pub fn slot(&self) -> usize {
-        self.slot
-    }
-
-    /// Shares the first `bytes` of it, read-only. The slot is free when the last share is dropped.
-    pub fn freeze(self, bytes: usize) -> Bytes {
-        let part = 0..bytes.min(self.slots.slot_bytes);
-        // Relaxed: other threads see it with the end of the lease, which is a release.
-        self.slots.holders[self.slot].fetch_add(SHARE, Ordering::Relaxed);
-        Bytes::from_owner(Share { slots: self.slots.clone(), slot: self.slot, part })
-    }
-}
-
-impl Deref for Lease {
+impl Deref for Region {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside the mapping. Only this process's mapping is writable, and only the lease may write
-        // this slot.
-        unsafe { std::slice::from_raw_parts(self.slots.start(self.slot), self.slots.slot_bytes) }
+        // SAFETY: the mapping lives as long as `self`, and only this process's mapping is writable.
+        unsafe { std::slice::from_raw_parts(self.mapping.start.as_ptr(), self.mapping.bytes) }
     }
 }
 
-impl DerefMut for Lease {
+impl DerefMut for Region {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above. A slot has only one lease, and no share during the lease.
-        unsafe { std::slice::from_raw_parts_mut(self.slots.start(self.slot), self.slots.slot_bytes) }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // Release: the next lease or share sees all writes.
-        self.slots.holders[self.slot].fetch_sub(WRITTEN, Ordering::Release);
-    }
-}
-
-/// A part of a slot. It is not written during the life of this value.
-struct Share {
-    slots: Arc<Slots>,
-    slot: usize,
-    part: Range<usize>,
-}
-
-impl AsRef<[u8]> for Share {
-    fn as_ref(&self) -> &[u8] {
-        let Share { slots, slot, part } = self;
-        // SAFETY: inside the mapping, as checked at creation. Only this process's mapping is writable, and a
-        // shared slot is not leased.
-        unsafe { std::slice::from_raw_parts(slots.start(*slot).add(part.start), part.len()) }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        // Release: the next lease writes after all reads of this share.
-        self.slots.holders[self.slot].fetch_sub(SHARE, Ordering::Release);
+        // SAFETY: as above; nothing else in this process has a reference to the mapping.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.start.as_ptr(), self.mapping.bytes) }
     }
 }
 
@@ -386,6 +276,7 @@ impl Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn mappings_share_their_bytes_and_check_borders() {
@@ -421,42 +312,24 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_after_its_last_share() {
-        let slots = Arc::new(Slots::create("test", 2, 4096).unwrap());
-        let mut lease = slots.lease(1).unwrap();
-        assert!(slots.lease(1).is_none() && slots.lease(2).is_none());
-        lease[..3].copy_from_slice(b"abc");
-        let bytes = lease.freeze(3);
-        assert_eq!(slots.locate(&bytes[1..]), Some((1, 1)));
-        assert_eq!(slots.locate(b"elsewhere"), None);
-        let (share, lent) = (bytes.slice(1..), Arc::new(Lent::map(slots.descriptor()).unwrap()));
-        drop(bytes);
-        assert!(slots.is_taken(1));
+    fn another_process_reads_a_region() {
+        let mut region = Region::create("test", 8192).unwrap();
+        region[4096..4099].copy_from_slice(b"abc");
+        let lent = Arc::new(Lent::map(region.descriptor()).unwrap());
         assert_eq!(lent.copy(4096, 3).unwrap(), &b"abc"[..]);
         let seen = lent.share(4097, 2, ()).unwrap();
-        assert_eq!((seen.clone(), lent.offset_of(&seen)), (share.clone(), Some(4097)));
-        assert!(lent.share(8190, 3, ()).is_none());
-        let again = slots.share(1, 1..3).unwrap();
-        assert_eq!((&again, again.as_ptr()), (&share, share.as_ptr()));
-        drop(share);
-        assert!(slots.is_taken(1) && slots.lease(1).is_none());
-        drop(again);
-        assert_eq!((slots.is_taken(1), slots.taken()), (false, 0));
-        let lease = slots.lease(1).unwrap();
-        assert!(slots.share(1, 0..1).is_none(), "somebody may write it");
-        drop(lease);
-        assert!(slots.share(1, 0..4097).is_none() && slots.share(2, 0..1).is_none(), "outside");
-        assert_eq!(slots.share(1, 0..3).unwrap(), &b"abc"[..], "as it was left");
+        assert_eq!((&seen[..], lent.offset_of(&seen)), (&b"bc"[..], Some(4097)));
+        assert!(lent.share(8190, 3, ()).is_none(), "outside");
     }
 
     #[test]
-    fn no_other_process_can_write_or_shrink_slots() {
-        let slots = Slots::create("test", 1, 4096).unwrap();
-        assert!(Shared::map(slots.descriptor(), Access::Write).is_err());
-        assert!(rustix::io::write(slots.descriptor(), b"x").is_err());
-        assert!(ftruncate(slots.descriptor(), 0).is_err());
+    fn no_other_process_can_write_or_shrink_a_region() {
+        let region = Region::create("test", 4096).unwrap();
+        assert!(Shared::map(region.descriptor(), Access::Write).is_err());
+        assert!(rustix::io::write(region.descriptor(), b"x").is_err());
+        assert!(ftruncate(region.descriptor(), 0).is_err());
         // Opening the descriptor again does not help either.
-        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&slots.descriptor()));
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&region.descriptor()));
         let opened = rustix::fs::open(path, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()).unwrap();
         assert!(Shared::map(&opened, Access::Write).is_err() && rustix::io::write(&opened, b"x").is_err());
         let plain = memfd_create("plain", MemfdFlags::CLOEXEC).unwrap();

@@ -1,6 +1,5 @@
-//! Scheduling of threads: timer slack, time slices, priorities and processors.
+//! Scheduling of threads: timer slack, time slices and priorities.
 
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -57,25 +56,6 @@ fn set_policy(policy: libc::c_int, priority: libc::c_int) -> bool {
     // SAFETY: 0 is the calling thread. The kernel reads a `struct sched_param`, whose only field is the priority, which
     // lives through the call.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) == 0 }
-}
-
-/// Pins the calling thread to one processor. Returns true on success.
-pub fn pin_to_cpu(cpu: usize) -> bool {
-    pin(None, cpu)
-}
-
-/// Pins the first thread of another process to one processor. Returns true on success.
-pub fn pin_process_to_cpu(process: u32, cpu: usize) -> bool {
-    i32::try_from(process).ok().and_then(Pid::from_raw).is_some_and(|pid| pin(Some(pid), cpu))
-}
-
-fn pin(pid: Option<Pid>, cpu: usize) -> bool {
-    let mut set = CpuSet::new();
-    if cpu >= CpuSet::MAX_CPU {
-        return false;
-    }
-    set.set(cpu);
-    sched_setaffinity(pid, &set).is_ok()
 }
 
 /// The longest time slice of the kernel.

@@ -1,10 +1,11 @@
 //! The bounded queue of records that wait for the socket.
 
-use contract::{
-    Body, CtlReply, Message, OptionKind, OptionSpec, Options, PartnerError, PartnerResult, local,
-};
+use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, PartnerError, PartnerResult, local};
 use std::collections::VecDeque;
-use wire::RecordHeader;
+use wire::{BODY_BYTES_MAX, RecordHeader};
+
+/// Bytes in a queue. An empty queue accepts one record of any size.
+pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
 
 /// Unsent records, oldest first. `Note` is the transport's own data about each record.
 #[derive(Debug)]
@@ -12,56 +13,29 @@ pub(crate) struct SendQueue<Note> {
     pub(crate) records: VecDeque<(Note, Body)>,
     /// Unsent bytes.
     pub(crate) bytes: usize,
-    limits: QueueLimits,
+    records_max: usize,
     /// Size of the record that was refused last; 0 once a record was accepted after it.
     refused_bytes: usize,
 }
 
-/// Capacity of a [`SendQueue`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct QueueLimits {
-    /// Records.
-    pub(crate) records_max: usize,
-    /// Bytes. An empty queue accepts one record of any size.
-    pub(crate) bytes_max: usize,
-}
-
-/// Options that every transport has.
-pub(crate) const MAX: OptionSpec = local(
-    "max",
-    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    "64MiB",
-    "largest body of a record, bytes; a peer that announces a larger one is disconnected",
-);
+/// An option of every transport.
 pub(crate) const OUTBOX: OptionSpec = local(
     "outbox",
     OptionKind::Integer { min: 1, max: 1 << 20 },
     "1024",
     "capacity of the send queue, records",
 );
-pub(crate) const OUTBOX_BYTES: OptionSpec = local(
-    "outbox_bytes",
-    OptionKind::Size { min: 1, max: 1 << 30 },
-    "4MiB",
-    "capacity of the send queue, bytes; it always accepts one record",
-);
-
-impl QueueLimits {
-    /// Reads [`OUTBOX`] and [`OUTBOX_BYTES`].
-    pub(crate) fn from_options(options: &Options) -> QueueLimits {
-        QueueLimits { records_max: options.count(OUTBOX.name), bytes_max: options.size(OUTBOX_BYTES.name) }
-    }
-}
 
 impl<Note> SendQueue<Note> {
-    pub(crate) fn new(limits: QueueLimits) -> Self {
-        SendQueue { records: VecDeque::new(), bytes: 0, limits, refused_bytes: 0 }
+    /// Creates a queue of at most `records_max` records and [`QUEUE_BYTES_MAX`] bytes.
+    pub(crate) fn new(records_max: usize) -> Self {
+        SendQueue { records: VecDeque::new(), bytes: 0, records_max, refused_bytes: 0 }
     }
 
     /// Returns true if a record of `more` bytes does not fit now.
     pub(crate) fn is_full_for(&self, more: usize) -> bool {
-        self.records.len() >= self.limits.records_max
-            || (!self.records.is_empty() && self.bytes.saturating_add(more) > self.limits.bytes_max)
+        self.records.len() >= self.records_max
+            || (!self.records.is_empty() && self.bytes.saturating_add(more) > QUEUE_BYTES_MAX)
     }
 
     /// Notes that a record of this size was refused, for [`SendQueue::has_room`].
@@ -107,20 +81,19 @@ impl<Note> SendQueue<Note> {
     }
 }
 
-/// Checks that a message is one record: its header announces the length of its body, and the body has at most
-/// `body_bytes_max` bytes.
-pub(crate) fn check_record(message: &Message, body_bytes_max: usize) -> PartnerResult {
+/// Checks that a message is one record: its header announces the length of its body, and the body is not too large.
+pub(crate) fn check_record(message: &Message) -> PartnerResult {
     let wrong = |problem: String| Err(PartnerError::Message(problem));
     let Some(header) = message.body.peek_front::<{ RecordHeader::BYTES }>() else {
         return wrong(format!("{} bytes are too short for a record header", message.body.len()));
     };
-    match RecordHeader::parse(&header, body_bytes_max) {
+    match RecordHeader::parse(&header, BODY_BYTES_MAX) {
         Ok(header) if header.container.length as usize == message.body.len() - RecordHeader::BYTES => Ok(()),
         Ok(header) => wrong(format!(
             "the record header announces {} bytes, but {} follow",
             header.container.length,
             message.body.len() - RecordHeader::BYTES
         )),
-        Err(error) => wrong(format!("{error} (option `max`)")),
+        Err(error) => wrong(error.to_string()),
     }
 }

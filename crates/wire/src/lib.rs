@@ -23,7 +23,6 @@ pub use flow_control::FlowControl;
 pub use module::{MODULE_VERSION, ModuleFeedback, ModuleFrame, ModuleHeader, ModuleKey, ModuleReport};
 pub use preamble::Preamble;
 pub use record::RecordHeader;
-pub use ticket::Ticket;
 pub use word::Word;
 
 /// The version of everything in this crate. A peer with another version is notified and disconnected.

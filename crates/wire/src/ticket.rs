@@ -1,30 +1,13 @@
-//! Tickets: the state of a session, saved outside of the worker process so that its successor can resume.
+//! Tickets: the position of a flow, saved outside of the worker process so that its successor can resume.
 //!
-//! A ticket holds the position of each flow; the unacknowledged records of a source are stored with it, as they
-//! were sent. The ticket must be written before the peer learns anything that is in it. It holds the session's
-//! token, so it is equally secret.
+//! The unacknowledged records of a source are stored beside its ticket, as they were sent. The ticket must be written
+//! before the peer learns anything that is in it.
 
 use crate::control::flag;
-use crate::preamble::SessionToken;
-use crate::{PROTOCOL_VERSION, Reader, WireError, Writer};
+use crate::{Reader, WireError, Writer};
 
-const MAGIC: [u8; 4] = *b"OUTT";
 const SOURCE: u8 = 0;
 const SINK: u8 = 1;
-
-/// Flows in one ticket.
-pub const TICKET_FLOWS_MAX: usize = 1024;
-
-/// The position of a session on one host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ticket {
-    /// The session.
-    pub session: SessionToken,
-    /// The number of numbered control messages received.
-    pub received: u64,
-    /// Its flows.
-    pub flows: Vec<FlowTicket>,
-}
 
 /// The position of a flow on one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,36 +50,6 @@ pub struct SinkTicket {
     pub upcoming: Option<(u32, Option<u64>)>,
     /// The source has dropped everything before this epoch and sequence.
     pub trimmed_to: (u32, u64),
-}
-
-impl Ticket {
-    /// Returns the ticket as bytes.
-    pub fn emit(&self) -> Vec<u8> {
-        let mut w = Writer::new();
-        w.raw(&MAGIC).u16(PROTOCOL_VERSION).raw(&self.session.0).u64(self.received);
-        w.u16(self.flows.len() as u16);
-        self.flows.iter().for_each(|flow| flow.write(&mut w));
-        w.finish()
-    }
-
-    /// Parses a ticket. Checks the version before any field that depends on it.
-    pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let mut r = Reader::new(bytes);
-        let began = r.array::<4>("ticket magic")?;
-        if began != MAGIC {
-            return Err(WireError::Magic { began });
-        }
-        let theirs = r.u16("ticket version")?;
-        if theirs != PROTOCOL_VERSION {
-            return Err(WireError::Version { theirs, ours: PROTOCOL_VERSION });
-        }
-        let session = SessionToken(r.array("ticket session")?);
-        let received = r.u64("ticket received")?;
-        let count = r.count("ticket flows", TICKET_FLOWS_MAX)?;
-        let flows = (0..count).map(|_| FlowTicket::read(&mut r)).collect::<Result<_, _>>()?;
-        r.end("ticket")?;
-        Ok(Ticket { session, received, flows })
-    }
 }
 
 impl FlowTicket {

@@ -8,7 +8,7 @@ use wire::module::MODULE_HEADER_BYTES;
 use wire::pairing::Pairing;
 use wire::preamble::{Introduction, SessionToken};
 use wire::{
-    BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, Ticket, WireError,
+    BODY_BYTES_MAX, Container, Control, ModuleFrame, ModuleHeader, Preamble, RecordHeader, WireError,
 };
 
 struct Vector {
@@ -141,11 +141,6 @@ fn control() {
     let kinds: BTreeSet<u8> = shown.map(|vector| vector.bytes[4]).collect();
     let used = (1..=29).filter(|kind| ![19, 20].contains(kind));
     assert!(kinds.into_iter().eq(used), "control.txt: a kind without a vector, or one that is not in use");
-}
-
-#[test]
-fn ticket() {
-    check("ticket.txt", Ticket::parse, Ticket::emit, |ticket| Some(ticket.session));
 }
 
 /// A frame and its place, as the vectors of modules print them.

@@ -311,7 +311,7 @@ impl<C: ControlChannel> Loop<C> {
             Command::Rebuild { driver, flows } => {
                 let (flows, limits) = (self.with_local_settings(driver, flows), self.limits.clone());
                 let result = self.drivers.get_mut(&driver).map(|entry| {
-                    let lossy = entry.transport.class.facts().may_lose;
+                    let lossy = entry.transport.class.may_lose();
                     entry.driver.rebuild(entry.role, &flows, lossy, &limits)
                 });
                 if let Some(Err(error)) = result {
@@ -490,6 +490,6 @@ fn build(
         Ok(kept) => kept.map_or_else(Default::default, |kept| kept.map(Some)),
         Err(error) => return Err(PartnerError::os("recovery memory", error).into()),
     };
-    let is_lossy = plan.transport.class.facts().may_lose;
+    let is_lossy = plan.transport.class.may_lose();
     Driver::resume(partner, plan.role, &plan.flows, is_lossy, limits, kept)
 }

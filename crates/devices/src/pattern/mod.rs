@@ -16,7 +16,6 @@ use contract::{
     Partner, PartnerError, PartnerResult, PullSlot, Pushed, Readiness, Report, Role, Time, local,
 };
 use motion::{Cap, Follower};
-use std::ops::Range;
 use std::time::Duration;
 use video::Scene;
 use wire::formats::video::{Header, SIDE_MAX};
@@ -35,12 +34,6 @@ const OPTIONS: &[OptionSpec] = &[
         OptionKind::Number { min: 0.0, max: 1e7 },
         "62.5",
         "messages a second; 0: as fast as they are pulled",
-    ),
-    local(
-        "stamped",
-        OptionKind::Flag,
-        "false",
-        "with format=bytes, the creation time follows the message's number",
     ),
     local("count", OptionKind::Integer { min: 0, max: i64::MAX }, "0", "number of messages; 0: no limit"),
     local("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "chooses the content"),
@@ -82,11 +75,7 @@ impl DeviceClass for Pattern {
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let options = &opened.spec.options;
-        let content = Content {
-            size: options.size("size"),
-            seed: options.integer("seed") as u64,
-            is_stamped: options.flag("stamped"),
-        };
+        let content = Content { size: options.size("size"), seed: options.integer("seed") as u64 };
         let rate_hz = options.number("rate");
         let format = format(options);
         let scene = || Scene::new(options).map_err(|problem| wrong_scene(&opened.spec, problem));
@@ -146,12 +135,7 @@ fn nominal(rate_hz: f64) -> f64 {
 pub(crate) struct Content {
     pub(crate) size: usize,
     pub(crate) seed: u64,
-    /// The creation time replaces the first word of noise.
-    pub(crate) is_stamped: bool,
 }
-
-/// Position of the creation time.
-const STAMP: Range<usize> = 8..16;
 
 /// Content that depends only on the message's number and starts with it, so that any message can be checked.
 pub(crate) trait Numbered {
@@ -160,11 +144,6 @@ pub(crate) trait Numbered {
 
     /// Writes message `number` into `into`.
     fn fill(&self, number: u64, into: &mut [u8]);
-
-    /// Returns the position of bytes that depend neither on the number nor on the seed.
-    fn stamp(&self) -> Range<usize> {
-        0..0
-    }
 }
 
 impl Numbered for Content {
@@ -179,10 +158,6 @@ impl Numbered for Content {
             chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
             word = split_mix(&mut state);
         }
-    }
-
-    fn stamp(&self) -> Range<usize> {
-        if self.is_stamped { STAMP } else { 0..0 }
     }
 }
 
@@ -203,22 +178,18 @@ enum Generator {
     Video(Scene, Pool),
 }
 
-fn filled(content: &impl Numbered, pool: &Pool, number: u64, created: Time) -> Body {
+fn filled(content: &impl Numbered, pool: &Pool, number: u64) -> Body {
     let mut memory = pool.take();
     content.fill(number, &mut memory);
-    if let Some(stamp) = memory.get_mut(content.stamp()) {
-        let bytes = created.0.to_le_bytes();
-        stamp.copy_from_slice(&bytes[..stamp.len()]);
-    }
     memory.freeze().into()
 }
 
 impl Generator {
-    fn generate(&self, number: u64, created: Time) -> Body {
+    fn generate(&self, number: u64) -> Body {
         match self {
-            Generator::Bytes(content, pool) => filled(content, pool, number, created),
+            Generator::Bytes(content, pool) => filled(content, pool, number),
             Generator::Video(scene, pool) => {
-                let mut body = filled(scene, pool, number, created);
+                let mut body = filled(scene, pool, number);
                 body.push_front(&scene.header().emit());
                 body
             }
@@ -280,7 +251,7 @@ impl Endpoint for Source {
             Some(due) if due > now => return Ok(Next::Nothing),
             due => due.unwrap_or(now),
         };
-        let body = self.generator.generate(self.generated, created);
+        let body = self.generator.generate(self.generated);
         self.generated += 1;
         Ok(Next::Message(Message::new(created, body)))
     }
@@ -336,10 +307,6 @@ impl<C: Numbered> Sequence<C> {
         let number = if known == 8 { u64::from_le_bytes(number) } else { self.expected };
         let mut correct = vec![0; body.len()];
         self.content.fill(number, &mut correct);
-        let stamp = self.content.stamp();
-        if let (Some(correct), Some(received)) = (correct.get_mut(stamp.clone()), body.get(stamp)) {
-            correct.copy_from_slice(received);
-        }
         if body.len() != self.content.size() || body != correct {
             self.wrong += 1;
             self.expected += 1;

@@ -19,7 +19,7 @@ struct Synthetic {
 
 fn content(number: u64) -> Vec<u8> {
     let mut bytes = vec![0; 100];
-    Content { size: 100, seed: 1, is_stamped: false }.fill(number, &mut bytes);
+    Content { size: 100, seed: 1 }.fill(number, &mut bytes);
     bytes
 }
 

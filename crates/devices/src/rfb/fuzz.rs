@@ -14,7 +14,7 @@ const SIDE: u32 = 80;
 
 /// Serves a viewer that sends `bytes` after its handshake.
 pub fn viewer(bytes: &[u8]) {
-    let settings = Settings { password: None, name: "fuzz".into(), may_be_plain: true, has_clipboard: true };
+    let settings = Settings { password: None, name: "fuzz".into(), has_clipboard: true };
     let mut screen = Screen::default();
     if let Ok(geometry) = Geometry::new(VideoPixels::Bgrx32, SIDE, SIDE) {
         let mut body = Body::from((0..geometry.bytes()).map(|at| (at / 7 % 251) as u8).collect::<Vec<_>>());

@@ -81,12 +81,6 @@ const OPTIONS: &[OptionSpec] = &[
         "as an application: most viewers at a time; others are refused",
     ),
     local(
-        "plain",
-        OptionKind::Flag,
-        "true",
-        "as an application: send uncompressed pixels to viewers that receive them sooner, as measured",
-    ),
-    local(
         "name",
         OptionKind::Text { max: NAME_BYTES_MAX },
         "",
@@ -327,9 +321,8 @@ impl DeviceClass for Rfb {
             return Err(wrong(&spec, "the broker passed no socket"));
         };
         let password = password.map(|file| read_password(&spec, file)).transpose()?;
-        let may_be_plain = spec.options.flag("plain");
         let has_clipboard = plain::has_clipboard(&spec);
-        let settings = Settings { password, name: parse_name(&properties)?, may_be_plain, has_clipboard };
+        let settings = Settings { password, name: parse_name(&properties)?, has_clipboard };
         let server = ServerPartner::new(listener, settings, spec.options.count("viewers"))
             .map_err(|error| os("serving viewers".into(), error, None))?;
         Ok(Box::new(server))

@@ -40,8 +40,6 @@ pub(super) struct Settings {
     pub(super) password: Option<Password>,
     /// The name of the desktop.
     pub(super) name: String,
-    /// Plain pixels are sent if they arrive sooner.
-    pub(super) may_be_plain: bool,
     /// Texts on the clipboard are exchanged.
     pub(super) has_clipboard: bool,
 }
@@ -181,7 +179,7 @@ impl Viewer {
             size: (0, 0),
             damage: Damage::default(),
             requests: Requests::default(),
-            tracker: UpdateTracker::new(settings.may_be_plain),
+            tracker: UpdateTracker::new(),
             pressed: Pressed::default(),
             clipboard: settings.has_clipboard.then(|| Clipboard::new(to_viewer::CUT_TEXT, TEXT_BYTES_MAX)),
             copy: CopyState::None,

@@ -29,7 +29,7 @@ struct Line {
 
 impl Line {
     fn new(screen: Screen, password: Option<Password>) -> Line {
-        let settings = Settings { password, name: "a desk".into(), may_be_plain: true, has_clipboard: true };
+        let settings = Settings { password, name: "a desk".into(), has_clipboard: true };
         let viewer = Viewer::new(&settings, *b"sixteen bytes...");
         Line { viewer, screen, name: settings.name, now: Time::from_millis(1), events: Vec::new() }
     }

@@ -55,12 +55,11 @@ pub(super) struct UpdateTracker {
     trial_in: u32,
     /// The interval after the next trial.
     trial_interval: u32,
-    may_be_plain: bool,
 }
 
 impl UpdateTracker {
-    /// Makes a tracker without measurements. `may_be_plain` allows plain pixels.
-    pub(super) fn new(may_be_plain: bool) -> UpdateTracker {
+    /// Makes a tracker without measurements.
+    pub(super) fn new() -> UpdateTracker {
         UpdateTracker {
             updates: VecDeque::new(),
             next_fence: 0,
@@ -69,7 +68,6 @@ impl UpdateTracker {
             costs: [None; 2],
             trial_in: TRIAL_INTERVALS[0],
             trial_interval: TRIAL_INTERVALS[0],
-            may_be_plain,
         }
     }
 
@@ -83,7 +81,7 @@ impl UpdateTracker {
     /// Chooses the form of this many pixels. Returns also whether it is a trial, for which the caller sends only
     /// [`TRIAL_PIXELS`].
     pub(super) fn choose(&mut self, pixels: u64) -> (Compression, bool) {
-        if !self.may_be_plain || pixels < MEASURED_MIN {
+        if pixels < MEASURED_MIN {
             return (Compression::Compressed, false);
         }
         let (best, other) = match self.costs {
@@ -141,7 +139,7 @@ mod tests {
     /// Sends pictures one at a time over a network of `bytes_a_ms`. Compression shrinks pixels to a quarter, and the
     /// viewer needs `decode_ns` for each compressed pixel. Returns the fraction of pixels that were sent plain.
     fn plain_share(bytes_a_ms: u64, decode_ns: u64, pictures: u64) -> f64 {
-        let (mut tracker, mut now, mut plain) = (UpdateTracker::new(true), Time::from_millis(1), 0);
+        let (mut tracker, mut now, mut plain) = (UpdateTracker::new(), Time::from_millis(1), 0);
         let small = tracker.handle_sent(1, Compression::Compressed, now);
         tracker.handle_reply(small, now.after(Duration::from_micros(100)));
         for _ in 0..pictures {
@@ -170,10 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn small_updates_are_compressed_and_the_option_disables_plain_pixels() {
-        let mut tracker = UpdateTracker::new(true);
+    fn small_updates_are_compressed() {
+        let mut tracker = UpdateTracker::new();
         assert!((0..100).all(|_| tracker.choose(MEASURED_MIN - 1) == (Compression::Compressed, false)));
-        let mut tracker = UpdateTracker::new(false);
-        assert!((0..100).all(|_| tracker.choose(PIXELS) == (Compression::Compressed, false)));
     }
 }

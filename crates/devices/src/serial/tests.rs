@@ -416,7 +416,7 @@ fn join(mut a: Box<dyn Partner>, mut b: Box<dyn Partner>, stop: std::sync::mpsc:
 
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut noise = vec![0; bytes];
-    crate::pattern::Content { size: bytes, seed, is_stamped: false }.fill(seed, &mut noise);
+    crate::pattern::Content { size: bytes, seed }.fill(seed, &mut noise);
     noise
 }
 

@@ -26,6 +26,8 @@ use sys::v4l2::{Event, next_event, subscribe};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
 
+/// The number of frame buffers in the driver.
+const BUFFERS: u32 = 6;
 /// The number of buffers that the driver needs to continue. If it has fewer, frames are copied.
 const FREE_MIN: usize = 2;
 /// The number of picture buffers that are recycled.
@@ -50,7 +52,6 @@ pub(super) struct Camera {
     node: OwnedFd,
     properties: Properties,
     options: PictureOptions,
-    buffers: u32,
     is_private: bool,
     is_out_open: bool,
     geometry: Geometry,
@@ -79,13 +80,12 @@ struct Figures {
 }
 
 impl Camera {
-    /// Makes a partner from a camera that was opened non-blocking. `buffers` is the number of driver buffers.
+    /// Makes a partner from a camera that was opened non-blocking.
     pub(super) fn new(
         name: String,
         node: OwnedFd,
         properties: Properties,
         options: PictureOptions,
-        buffers: u32,
         is_private: bool,
     ) -> FlowPartner<Self> {
         let camera = Camera {
@@ -95,7 +95,6 @@ impl Camera {
             geometry: properties.geometry,
             properties,
             options,
-            buffers,
             is_private,
             queue: None,
             busy: None,
@@ -157,7 +156,7 @@ impl Camera {
         };
         // Optional: a driver without this event stops the frames when the size of its source changes.
         let _ = subscribe(self.node.as_fd(), Event::SourceChange);
-        let queue = Queue::new(self.node.try_clone()?, self.buffers, self.is_private)?;
+        let queue = Queue::new(self.node.try_clone()?, BUFFERS, self.is_private)?;
         queue.start()?;
         self.queue = Some(queue);
         self.last_sequence = None;

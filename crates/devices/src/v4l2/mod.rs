@@ -50,12 +50,6 @@ const OPTIONS: &[OptionSpec] = &[
         "pixel format; auto: as the camera is set, or the first of these that it supports",
     ),
     local(
-        "buffers",
-        OptionKind::Integer { min: 3, max: 32 },
-        "6",
-        "as a device: number of frame buffers in the driver",
-    ),
-    local(
         "set",
         OptionKind::Text { max: 4096 },
         "",
@@ -156,9 +150,8 @@ impl DeviceClass for V4l2 {
                     .map_err(|error| os(format!("querying {}", description.summary), error, None))?;
                 // Another program writes to the buffers of a loopback node.
                 let is_private = capability.driver != discovery::LOOPBACK;
-                let buffers = spec.options.integer("buffers") as u32;
                 let name = capability.card;
-                Ok(Box::new(Camera::new(name, node, properties, options, buffers, is_private)))
+                Ok(Box::new(Camera::new(name, node, properties, options, is_private)))
             }
             Role::Application => {
                 let pictures = properties.as_ref().map(|properties| properties.geometry);

@@ -172,7 +172,7 @@ fn a_node_refuses_unsupported_pictures_with_a_reason() {
 
 #[test]
 fn a_camera_is_off_without_readers_and_counts_refused_settings() {
-    let mut camera = Camera::new("Lab".into(), null(), properties(), no_options(), 4, true);
+    let mut camera = Camera::new("Lab".into(), null(), properties(), no_options(), true);
     let out = camera.open(&template(Direction::Out, Format::Video), &Attributes::default()).unwrap();
     let back = camera.open(&template(Direction::In, Format::Controls), &Attributes::default()).unwrap();
     let push = |camera: &mut dyn Partner, bytes: Vec<u8>| {

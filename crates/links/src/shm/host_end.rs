@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use sys::event::Event;
-use sys::memory::{self, Access, Lease, Shared, Slots, Words};
+use sys::memory::{self, Access, Region, Shared, Words};
 use wire::BODY_BYTES_MAX;
 
 /// Smallest slot. It reserves address space, not memory.
@@ -35,7 +35,7 @@ const RECYCLED: (usize, usize) = (32, 64 << 20);
 /// Computes the sizes of a run whose host sends at most `slots` messages at once.
 pub fn geometry(stages: usize, slots: usize) -> Geometry {
     let held_max = slots.div_ceil(2).max(2);
-    // Slots for messages in flight, for those that each stage keeps, and for bodies made in place.
+    // Slots for messages in flight, and for those that each stage keeps.
     let count = (2 * slots + stages * held_max).min(SLOTS_MAX);
     let slot_bytes = (BODY_BYTES_MAX / slots).next_multiple_of(4096).max(SLOT_BYTES_MIN) + SPARE_BYTES;
     // Also room for a message with the most pieces.
@@ -70,21 +70,20 @@ struct Sent {
 /// The original bytes that were copied into a slot, with their offsets.
 type Originals = SmallVec<[(usize, Bytes); 1]>;
 
-/// Part of a chunk of a body, and its location in the host's region.
+/// Part of a chunk of a body, and the location of its copy in the host's region.
 #[derive(Debug)]
 struct Location {
     chunk: usize,
     part: Range<usize>,
     slot: usize,
     offset: usize,
-    is_copy: bool,
 }
 
 /// The host's end of a run.
 #[derive(Debug)]
 pub struct HostEnd {
     block: Arc<Block>,
-    slots: Arc<Slots>,
+    region: Region,
     regions: Vec<Shared>,
     output: Producer,
     input: Consumer,
@@ -108,25 +107,20 @@ pub struct HostEnd {
     has_consumed: bool,
 }
 
-/// Creates the host's region of a run. It outlives the processes: a restarted run uses it again.
-pub fn slots(geometry: Geometry) -> io::Result<Arc<Slots>> {
-    Ok(Arc::new(Slots::create("outboard host", geometry.slots, geometry.slot_bytes)?))
-}
-
 impl HostEnd {
-    /// Creates a run with the host's region. Also returns the descriptors for each stage's process
-    /// ([`super::StageEnd::open`]).
-    pub fn create(geometry: Geometry, slots: Arc<Slots>) -> io::Result<(HostEnd, Vec<Vec<OwnedFd>>)> {
+    /// Creates a run. Also returns the descriptors for each stage's process ([`super::StageEnd::open`]).
+    pub fn create(geometry: Geometry) -> io::Result<(HostEnd, Vec<Vec<OwnedFd>>)> {
         let block_file = memory::create("outboard block", geometry.block_bytes())?;
         let block = Arc::new(Block::create(Words::map(&block_file)?, geometry)?);
         let host_wakeup = Event::new()?;
         let stage_wakeups = (0..geometry.stages).map(|_| ShmWakeup::new()).collect::<io::Result<Vec<_>>>()?;
-        let region = |_| memory::create("outboard stage", geometry.region_bytes());
-        let files = (0..geometry.stages).map(region).collect::<io::Result<Vec<_>>>()?;
+        let region = Region::create("outboard host", geometry.region_bytes())?;
+        let file = |_| memory::create("outboard stage", geometry.region_bytes());
+        let files = (0..geometry.stages).map(file).collect::<io::Result<Vec<_>>>()?;
         let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
         let descriptors = (1..=geometry.stages).map(|process| {
             let first = [block_file.as_fd(), host_wakeup.as_fd()].into_iter();
-            let regions = [slots.descriptor()].into_iter().chain(files[..process].iter().map(AsFd::as_fd));
+            let regions = [region.descriptor()].into_iter().chain(files[..process].iter().map(AsFd::as_fd));
             first.chain(stage_wakeups.iter().map(AsFd::as_fd)).chain(regions).map(copy).collect()
         });
         let descriptors = descriptors.collect::<io::Result<Vec<_>>>()?;
@@ -146,7 +140,7 @@ impl HostEnd {
             memory: Recycler::new(RECYCLED.0, RECYCLED.1),
             sleeps: false,
             has_consumed: false,
-            slots,
+            region,
             block,
         };
         Ok((host, descriptors))
@@ -201,47 +195,32 @@ impl HostEnd {
             return Ok(false);
         }
         let mut pieces: SmallVec<[Piece; PIECES_MAX]> = SmallVec::new();
-        let (mut leases, mut used) = (SmallVec::<[Lease; 2]>::new(), 0);
         let slot_bytes = self.geometry().slot_bytes;
-        // Location of each part of the body, in order.
+        if body_bytes >= LARGE_BYTES {
+            self.refresh();
+        }
+        // The slot in use, and how much of it.
+        let mut current: Option<(usize, usize)> = None;
         let mut locations: SmallVec<[Location; 2]> = SmallVec::new();
         for (number, chunk) in body.chunks().enumerate() {
-            if let Some((slot, offset)) = self.slots.locate(chunk) {
-                push(&mut pieces, piece(slot, offset, chunk.len()));
-                locations.push(Location {
-                    chunk: number,
-                    part: 0..chunk.len(),
-                    slot,
-                    offset,
-                    is_copy: false,
-                });
-                continue;
-            }
             let mut done = 0;
             while done < chunk.len() {
-                if leases.is_empty() || used == slot_bytes {
-                    if body_bytes >= LARGE_BYTES && leases.is_empty() {
-                        self.refresh();
-                    }
-                    let Some(lease) = self.free_slot() else {
-                        self.block.set_waits_for_room(0, true);
-                        return Ok(false);
-                    };
-                    (used, _) = (0, leases.push(lease));
-                }
-                let lease = leases.last_mut().expect("one was pushed if there was none");
+                let (slot, used) = match current.filter(|(_, used)| *used < slot_bytes) {
+                    Some(current) => current,
+                    None => match self.free_slot(&locations) {
+                        Some(slot) => (slot, 0),
+                        None => {
+                            self.block.set_waits_for_room(0, true);
+                            return Ok(false);
+                        }
+                    },
+                };
                 let length = (chunk.len() - done).min(slot_bytes - used);
-                lease[used..used + length].copy_from_slice(&chunk[done..done + length]);
-                push(&mut pieces, piece(lease.slot(), used, length));
-                let part = done..done + length;
-                locations.push(Location {
-                    chunk: number,
-                    part,
-                    slot: lease.slot(),
-                    offset: used,
-                    is_copy: true,
-                });
-                (done, used) = (done + length, used + length);
+                let (start, part) = (slot * slot_bytes + used, done..done + length);
+                self.region[start..start + length].copy_from_slice(&chunk[part.clone()]);
+                push(&mut pieces, piece(slot, used, length));
+                locations.push(Location { chunk: number, part, slot, offset: used });
+                (done, current) = (done + length, Some((slot, used + length)));
             }
         }
         if !self.output.has_room(arrival::entries(pieces.len()))? {
@@ -274,17 +253,16 @@ impl HostEnd {
         Ok(true)
     }
 
-    /// Records the slots of a body that was sent, and the originals of the parts that were copied, unless the body
-    /// is small.
+    /// Records the slots of a body that was sent, and the originals of its parts, unless the body is small.
     fn track(&mut self, body: &Body, locations: &[Location]) {
         let is_small = body.len() <= SMALL_BYTES;
-        for Location { chunk, part, slot, offset, is_copy } in locations {
+        for Location { chunk, part, slot, offset } in locations {
             // Several pieces of a body may be in one slot.
             if !self.lender.is_lent(*slot) {
                 self.originals[*slot].clear();
                 self.lender.lend(*slot);
             }
-            if *is_copy && !is_small {
+            if !is_small {
                 self.originals[*slot].push((*offset, body.share(*chunk, part.clone())));
             }
         }
@@ -324,27 +302,17 @@ impl HostEnd {
         }
     }
 
-    /// Takes a slot for copies: the first free one, which is most likely in the cache.
-    fn free_slot(&mut self) -> Option<Lease> {
-        self.free_of(0..self.copy_slots()).or_else(|| {
+    /// Finds a slot that is free and not among `taken`: the first one, which is most likely in the cache.
+    fn free_slot(&mut self, taken: &[Location]) -> Option<usize> {
+        self.first_free(taken).or_else(|| {
             self.refresh();
-            self.free_of(0..self.copy_slots())
+            self.first_free(taken)
         })
     }
 
-    /// Number of slots for copies, at the front of the region. Bodies are made in place in the others.
-    fn copy_slots(&self) -> usize {
-        self.geometry().slots - self.geometry().held_max
-    }
-
-    fn free_of(&self, mut slots: Range<usize>) -> Option<Lease> {
-        slots.find_map(|slot| self.slots.lease(slot).filter(|_| !self.lender.is_lent(slot)))
-    }
-
-    /// Takes a slot in which the caller makes a body that will not be copied; `None` if none is free.
-    pub fn lease(&mut self) -> Option<Lease> {
-        self.refresh();
-        self.free_of(self.copy_slots()..self.geometry().slots)
+    fn first_free(&self, taken: &[Location]) -> Option<usize> {
+        let is_taken = |slot| taken.iter().any(|location| location.slot == slot);
+        (0..self.geometry().slots).find(|slot| !self.lender.is_lent(*slot) && !is_taken(*slot))
     }
 
     /// Receives the next item from the last stage.
@@ -409,7 +377,7 @@ impl HostEnd {
                 return Err(out_of_bounds());
             }
             match usize::from(piece.region).checked_sub(1) {
-                None => self.append_own(slot, offset, length, &mut body)?,
+                None => self.append_own(slot, offset, length, &mut body),
                 Some(index) => {
                     let region = self.regions.get(index).ok_or_else(out_of_bounds)?;
                     let memory = copied.get_or_insert_with(|| match bytes <= SMALL_BYTES {
@@ -429,14 +397,9 @@ impl HostEnd {
         Ok(body)
     }
 
-    /// Appends bytes of the host's own region: made in place there, or copied there from an original.
-    fn append_own(&self, slot: usize, offset: usize, length: usize, body: &mut Body) -> Result<(), Broken> {
+    /// Appends bytes of the host's own region: from the original that was copied there, if the host still has it.
+    fn append_own(&self, slot: usize, offset: usize, length: usize, body: &mut Body) {
         let end = offset + length;
-        let not_sent = || Broken(format!("slot {slot} was not sent"));
-        if slot >= self.copy_slots() {
-            body.push(self.slots.share(slot, offset..end).ok_or_else(not_sent)?);
-            return Ok(());
-        }
         let mut at = offset;
         for (start, share) in &self.originals[slot] {
             if (*start..start + share.len()).contains(&at) && at < end {
@@ -446,10 +409,9 @@ impl HostEnd {
             }
         }
         if at < end {
-            let lease = self.slots.lease(slot).ok_or_else(not_sent)?;
-            body.push(Bytes::copy_from_slice(&lease[at..end]));
+            let start = slot * self.geometry().slot_bytes;
+            body.push(Bytes::copy_from_slice(&self.region[start + at..start + end]));
         }
-        Ok(())
     }
 
     /// Number of slots of the host's region that the stages hold.

@@ -30,8 +30,7 @@
 //!   message that is cut becomes two lists that point into the same slot; joined messages become one list.
 //! - *A stage that keeps messages keeps slots.* A process may hold [`Geometry::held_max`] slots. It copies any further
 //!   message, and any small one, and releases the slot at once. So a stage that gathers a thousand messages does
-//!   not stop its flow. The host keeps the messages that it may have to send again in its own memory or in the slot
-//!   where they were made; nobody writes to that slot while it is held (`sys::memory::Slots`).
+//!   not stop its flow. The host keeps the messages that it may have to send again in its own memory.
 //! - *Slots batch messages, and batches add latency* (ibid., 6.9.2). The host keeps only as many messages in flight
 //!   as a latency target allows at the flow's rate, however many slots are free. With `slots=N` alone it uses all
 //!   of them.
@@ -76,5 +75,5 @@ mod wakeup;
 pub use block::{Block, Broken, Consumer, Geometry, Producer, SLOTS_MAX, STAGES_MAX};
 pub use entry::{Entry, PIECES_MAX, Piece};
 pub use forward::Forwarded;
-pub use host_end::{HostEnd, Returned, geometry, slots};
+pub use host_end::{HostEnd, Returned, geometry};
 pub use stage_end::{Received, StageEnd};

@@ -11,7 +11,6 @@ use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
-use sys::memory::Lease;
 use sys::poller::PollSet;
 use wire::{Container, ModuleFrame};
 
@@ -398,14 +397,6 @@ impl ProcessGroup {
         match &mut self.carrier {
             Carrier::Pipes(_) => None,
             Carrier::Shared(host) => Some(host.slots_held()),
-        }
-    }
-
-    /// On shared memory: takes a slot in which a body can be made.
-    pub(super) fn lease(&mut self) -> Option<Lease> {
-        match &mut self.carrier {
-            Carrier::Pipes(_) => None,
-            Carrier::Shared(host) => host.lease(),
         }
     }
 

@@ -90,7 +90,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use supervisor::Supervisor;
-use sys::memory::Lease;
 use sys::poller::PollSet;
 use wire::ModuleFrame;
 
@@ -168,7 +167,6 @@ pub struct Process {
     run: Run,
     set: Arc<PollSet>,
     stage: usize,
-    stages: usize,
 }
 
 impl Process {
@@ -207,10 +205,10 @@ impl Process {
         let run = Supervisor::start(modules, shared, set.clone())?;
         if stages == 1 {
             let run = Run::Alone(Box::new(RefCell::new(run)));
-            return Ok(vec![Process { run, set, stage: 0, stages }]);
+            return Ok(vec![Process { run, set, stage: 0 }]);
         }
         let run = Arc::new(Mutex::new(run));
-        let link = |stage| Process { run: Run::Shared(run.clone()), set: set.clone(), stage, stages };
+        let link = |stage| Process { run: Run::Shared(run.clone()), set: set.clone(), stage };
         Ok((0..stages).map(link).collect())
     }
 
@@ -225,12 +223,6 @@ impl Process {
     /// Process id, while the process runs.
     pub fn process_id(&self) -> Option<u32> {
         self.run().process_id(self.stage)
-    }
-
-    /// Takes a slot of shared memory for a body that will be sent through this link without a copy; `None` if none
-    /// is free, or the link uses pipes.
-    pub fn lease(&self) -> Option<Lease> {
-        self.run().lease()
     }
 
     /// The first link of a run acts for the whole run.
@@ -356,12 +348,5 @@ impl Link for Process {
 
     fn incidents(&mut self) -> Vec<Incident> {
         self.run().incidents(self.stage)
-    }
-}
-
-impl Process {
-    /// Number of stages in the run.
-    pub fn stages(&self) -> usize {
-        self.stages
     }
 }

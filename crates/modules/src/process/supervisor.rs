@@ -18,7 +18,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::exit;
-use sys::memory::{Lease, Slots};
 use sys::poller::PollSet;
 use wire::module::ModuleFeedback;
 use wire::{ModuleFrame, ModuleReport};
@@ -112,7 +111,6 @@ impl StageState {
 /// Shared memory of a run.
 struct Shared {
     geometry: Geometry,
-    slots: Arc<Slots>,
     window: Window,
 }
 
@@ -161,13 +159,10 @@ impl Supervisor {
         shared: Option<SharedRun>,
         set: Arc<PollSet>,
     ) -> StageResult<Supervisor> {
-        let own = |error: io::Error| StageError::Own(format!("cannot create shared memory: {error}"));
         let shared = shared.map(|run| {
             let window = Window::new(run.slots, run.latency, modules.len());
-            let geometry = shm::geometry(modules.len(), window.most());
-            Ok(Shared { geometry, slots: shm::slots(geometry)?, window })
+            Shared { geometry: shm::geometry(modules.len(), window.most()), window }
         });
-        let shared = shared.transpose().map_err(own)?;
         // The source's link marks incarnations; the sink's link follows them.
         let follows = modules.iter().any(|module| module.has_history && module.half == Half::Sink);
         let limits = modules.first().map(|module| module.limits).unwrap_or_default();
@@ -237,9 +232,8 @@ impl Supervisor {
             .collect();
         match &self.shared {
             None => ProcessGroup::between_pipes(&programs, self.has_words, &self.set),
-            Some(Shared { geometry, slots, .. }) => {
-                let run = shm::HostEnd::create(*geometry, slots.clone())?;
-                ProcessGroup::on_shared_memory(&programs, run, &self.set)
+            Some(Shared { geometry, .. }) => {
+                ProcessGroup::on_shared_memory(&programs, shm::HostEnd::create(*geometry)?, &self.set)
             }
         }
     }
@@ -653,16 +647,8 @@ impl Supervisor {
             State::Running(group) => group.slots_held().unwrap_or(0),
             _ => 0,
         };
-        let Shared { geometry, slots, window, .. } = self.shared.as_ref()?;
-        Some((window, out + slots.taken(), geometry.slots))
-    }
-
-    /// On shared memory: takes a slot in which a body can be made.
-    pub(super) fn lease(&mut self) -> Option<Lease> {
-        match &mut self.state {
-            State::Running(group) => group.lease(),
-            _ => None,
-        }
+        let Shared { geometry, window } = self.shared.as_ref()?;
+        Some((window, out, geometry.slots))
     }
 }
 

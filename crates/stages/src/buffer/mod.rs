@@ -12,7 +12,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use crate::adaptive;
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
     StageResult, agreed,
@@ -25,7 +24,7 @@ pub(crate) struct Buffer;
 const COUNT: OptionKind = OptionKind::Integer { min: 1, max: 100_000 };
 const DELAY: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) };
 
-static OPTIONS: [OptionSpec; 10] = [
+static OPTIONS: [OptionSpec; 8] = [
     agreed(
         "mode",
         OptionKind::Choice(&["request", "play"]),
@@ -59,13 +58,6 @@ static OPTIONS: [OptionSpec; 10] = [
         "play: delay beyond the fastest transit; auto adapts to the network",
     ),
     agreed("delay_max", DELAY, "1s", "play: longest delay that auto may choose"),
-    agreed("held_max", COUNT, "4096", "play: most messages held at the sink"),
-    agreed(
-        "held_bytes",
-        OptionKind::Size { min: 1, max: 1 << 30 },
-        "64MiB",
-        "most bytes held at either half",
-    ),
 ];
 
 fn is_play(options: &Options) -> bool {
@@ -98,10 +90,6 @@ impl Pair for Buffer {
             needs_control: requests,
             ..Promises::default()
         }
-    }
-
-    fn cost(&self) -> Option<&'static str> {
-        Some(adaptive::COST)
     }
 
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {

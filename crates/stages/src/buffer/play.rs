@@ -3,7 +3,7 @@
 
 use crate::adaptive::AdaptiveDelay;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
-use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
+use crate::playout::{HELD_MAX, MinMaxWindow, Playout, STEP_NS, transit};
 use contract::{Body, Choice, Message, Options, Outbox, Port, Report, Stage, StageResult, Time};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Sink {
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
-            playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
+            playout: Playout::new(HELD_MAX),
             transits: MinMaxWindow::default(),
             delay: options.duration("delay"),
             adaptive: options.is_auto("delay").then(|| AdaptiveDelay::new(options.duration("delay_max"))),

@@ -54,7 +54,7 @@ impl Sink {
         let max = options.count("max");
         Sink {
             // At its end, a flow sends all queued messages without a grant.
-            playout: Playout::new(max + options.count("source_max"), options.size("held_bytes")),
+            playout: Playout::new(max + options.count("source_max")),
             min: options.count("min").min(max) as u64,
             max: max as u64,
             lost_after: options.duration("lost_after"),
@@ -160,12 +160,6 @@ impl Stage for Sink {
 
     fn handle_end(&mut self, _port: Port, _now: Time, out: &mut Outbox) -> StageResult {
         self.playout.flush(out);
-        Ok(())
-    }
-
-    fn handle_gap(&mut self, _port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
-        // Missing messages show in the sequence. A new spacing starts when the held messages have
-        // left.
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The source of `mode=request`: queues messages and releases them as granted. See `sink` for the
 //! protocol.
 
+use crate::HELD_BYTES_MAX;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 
@@ -10,7 +11,6 @@ pub(super) struct Source {
     queue: VecDeque<Message>,
     bytes: usize,
     messages_max: usize,
-    bytes_max: usize,
     applies_backpressure: bool,
     /// Total number of messages that it may have released.
     granted: u64,
@@ -23,7 +23,6 @@ impl Source {
             queue: VecDeque::new(),
             bytes: 0,
             messages_max: options.count("source_max"),
-            bytes_max: options.size("held_bytes"),
             applies_backpressure,
             granted: 0,
             released: 0,
@@ -55,7 +54,7 @@ impl Source {
     }
 
     fn is_over(&self, messages_max: usize) -> bool {
-        self.queue.len() > messages_max || self.bytes > self.bytes_max
+        self.queue.len() > messages_max || self.bytes > HELD_BYTES_MAX
     }
 }
 

@@ -14,9 +14,8 @@ fn it_conforms() {
         &[("min", "1"), ("max", "1"), ("source_max", "1")],
         &[("min", "3"), ("full", "wait"), ("source_max", "20")],
         &[("full", "discard"), ("source_max", "20")],
-        &[("held_bytes", "100")],
         &[("mode", "play")],
-        &[("mode", "play"), ("delay", "0s"), ("held_max", "3")],
+        &[("mode", "play"), ("delay", "0s")],
         &[("mode", "play"), ("delay", "auto")],
     ] {
         conforms(&Buffer, given, &Format::Evdev);

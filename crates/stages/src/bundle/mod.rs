@@ -28,7 +28,7 @@ const COUNT_BYTES: usize = 2;
 /// Bytes of an entry: creation time and length.
 const ENTRY_BYTES: usize = 12;
 
-static OPTIONS: [OptionSpec; 6] = [
+static OPTIONS: [OptionSpec; 3] = [
     agreed(
         "count",
         OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: COUNT_MAX }),
@@ -42,24 +42,11 @@ static OPTIONS: [OptionSpec; 6] = [
         "longest time the first message of a bundle waits for the others",
     ),
     agreed(
-        "bytes_max",
-        OptionKind::Size { min: 1, max: 32 << 20 },
-        "1MiB",
-        "most bytes of bodies per bundle",
-    ),
-    agreed(
         "hold",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(10) },
         "0s",
         "extra time the sink holds messages; 0s: as long as the longest bundle spans",
     ),
-    agreed(
-        "held_max",
-        OptionKind::Integer { min: 1, max: 1 << 20 },
-        "4096",
-        "most messages held at the sink",
-    ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held at the sink"),
 ];
 
 impl Pair for Bundle {
@@ -74,13 +61,6 @@ impl Pair for Bundle {
 
     fn promises(&self, options: &Options) -> Promises {
         Promises { may_delay: true, needs_control: options.is_auto("count"), ..Promises::default() }
-    }
-
-    fn cost(&self) -> Option<&'static str> {
-        Some(
-            "the 99th percentile of the time from creation to release, plus ten message periods for each share \
-             that is late or lost",
-        )
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {

@@ -9,7 +9,7 @@ use super::growth::QueueDetector;
 use super::{COUNT_BYTES, ENTRY_BYTES};
 use crate::adaptive::AdaptiveDelay;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
-use crate::playout::{MinMaxWindow, Playout, STEP_NS, transit};
+use crate::playout::{HELD_MAX, MinMaxWindow, Playout, STEP_NS, transit};
 use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl ArrivalRate {
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         Sink {
-            playout: Playout::new(options.count("held_max"), options.size("held_bytes")),
+            playout: Playout::new(HELD_MAX),
             count_max: if options.is_auto("count") { AUTO_MAX } else { options.count("count") },
             hold: options.duration("hold"),
             transits: MinMaxWindow::default(),

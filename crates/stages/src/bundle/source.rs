@@ -8,10 +8,12 @@ use contract::{
 };
 use std::time::Duration;
 
+/// Bytes of bodies in a bundle, at most.
+const BYTES_MAX: usize = 1 << 20;
+
 pub(super) struct Source {
     count: Count,
     wait: Duration,
-    bytes_max: usize,
     held: Vec<Message>,
     bytes: usize,
     deadline: Option<Time>,
@@ -24,7 +26,6 @@ impl Source {
         Source {
             count: Count::new(options),
             wait: options.duration("wait"),
-            bytes_max: options.size("bytes_max"),
             held: Vec::new(),
             bytes: 0,
             deadline: None,
@@ -72,14 +73,14 @@ impl Stage for Source {
         if bytes + COUNT_BYTES + ENTRY_BYTES > wire::BODY_BYTES_MAX {
             return Err(StageError::TooLarge { what: "a bundle", bytes, limit: wire::BODY_BYTES_MAX });
         }
-        if self.bytes + bytes > self.bytes_max {
+        if self.bytes + bytes > BYTES_MAX {
             self.send(out);
         }
         self.deadline.get_or_insert(now.after(self.wait));
         self.bytes += bytes;
         self.count.add_message(bytes, message.created, now);
         self.held.push(message);
-        if self.held.len() >= self.count.get() || self.bytes > self.bytes_max {
+        if self.held.len() >= self.count.get() || self.bytes > BYTES_MAX {
             self.send(out);
         }
         Ok(())

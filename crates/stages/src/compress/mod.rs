@@ -19,7 +19,7 @@
 //! 1. Add an entry to [`OPTIONS`]: `agreed(NAME, KIND, DEFAULT, HELP)` for an option that both hosts
 //!    must agree on, `local(…)` for one that only this host may set. Add a row to the table in `doc.md`. Parsing, range checks, help and completion derive from it; a test compares the
 //!    table with the options.
-//! 2. Read it in `Source::new` or `Sink::new`, as `options.size("limit")` does. [`Pair::check`]
+//! 2. Read it in `Source::new` or `Sink::new`, as `options.integer("level")` does. [`Pair::check`]
 //!    refuses values that do not go together.
 //!
 //! If halves with and without the option would not understand each other, raise [`Pair::version`].
@@ -41,7 +41,7 @@ use contract::{
 /// The pair.
 pub(crate) struct Compress;
 
-static OPTIONS: [OptionSpec; 4] = [
+static OPTIONS: [OptionSpec; 2] = [
     agreed("method", OptionKind::Choice(&["zstd", "zlib", "lz4"]), "zstd", "compression method"),
     agreed(
         "level",
@@ -49,24 +49,7 @@ static OPTIONS: [OptionSpec; 4] = [
         "3",
         "effort of the method: higher is smaller and slower; auto adapts to the network",
     ),
-    agreed(
-        "limit",
-        OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-        "64MiB",
-        "largest body, in bytes before compression",
-    ),
-    agreed(
-        "tiles",
-        OptionKind::Flag,
-        "true",
-        "format video: recode pictures as tiles before compression; screens become smaller, and sooner",
-    ),
 ];
-
-/// True if messages are pictures and the option asks for tiles.
-fn is_tiled(options: &Options, format: &Format) -> bool {
-    *format == Format::Video && options.flag("tiles")
-}
 
 impl Pair for Compress {
     fn entry(&self) -> ModuleEntry {
@@ -80,13 +63,6 @@ impl Pair for Compress {
 
     fn version(&self) -> u16 {
         3
-    }
-
-    fn cost(&self) -> Option<&'static str> {
-        Some(
-            "the mean time from the arrival of a message to the end of its decompression: compression, network \
-             (bytes at its rate), queueing, decompression",
-        )
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
@@ -105,12 +81,13 @@ impl Pair for Compress {
     }
 
     fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(source::Source::new(options, is_tiled(options, format))?))
+        Ok(Box::new(source::Source::new(options, *format == Format::Video)?))
     }
 
     fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         // A picture may be as large as a message can be. Any other message of that size is likely a bomb.
-        let message_bytes = if *format == Format::Video { wire::BODY_BYTES_MAX } else { site.message_bytes };
-        Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled(options, format))?))
+        let is_tiled = *format == Format::Video;
+        let message_bytes = if is_tiled { wire::BODY_BYTES_MAX } else { site.message_bytes };
+        Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled)?))
     }
 }

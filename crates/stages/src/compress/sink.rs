@@ -1,4 +1,4 @@
-//! The half that decompresses. It never allocates more than `limit` and the host's own limit,
+//! The half that decompresses. It never allocates more than a body may have and the host's own limit,
 //! whatever length a message claims.
 
 use super::codec::{Decoder, Method, STORED, TILED};
@@ -6,13 +6,13 @@ use super::effort::{Effort, FIRST, LADDER};
 use super::tiles::TiledPicture;
 use crate::picture::Memory;
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
+use wire::BODY_BYTES_MAX;
 
 pub(super) struct Sink {
     methods: Vec<AgreedMethod>,
-    /// Largest body by the option `limit`, and by this host's limit `message_bytes`.
-    limit: usize,
+    /// Largest body by this host's limit `message_bytes`.
     message_bytes: usize,
-    /// Reused buffer for decompressed tiles; `None` if tiles were not agreed on.
+    /// Reused buffer for decompressed tiles; `None` if the messages are no pictures.
     tiles: Option<Vec<u8>>,
     /// Fresh memory is zeroed pages, which cost nothing until written: so a false claim of length
     /// costs nothing.
@@ -45,8 +45,7 @@ impl Sink {
             }
         };
         let tiles = is_tiled.then(Vec::new);
-        let limit = options.size("limit");
-        Ok(Sink { methods, limit, message_bytes, tiles, bodies: Memory::new(), work_ns: 0.0 })
+        Ok(Sink { methods, message_bytes, tiles, bodies: Memory::new(), work_ns: 0.0 })
     }
 
     /// Takes the claimed length off a compressed body.
@@ -63,7 +62,7 @@ impl Sink {
     fn checked(&self, bytes: usize) -> StageResult<usize> {
         let too_large = |what, limit| Err(StageError::TooLarge { what, bytes, limit });
         match bytes {
-            _ if bytes > self.limit => too_large("the body", self.limit),
+            _ if bytes > BODY_BYTES_MAX => too_large("the body", BODY_BYTES_MAX),
             _ if bytes > self.message_bytes => {
                 too_large("a message (--limit message_bytes)", self.message_bytes)
             }
@@ -100,7 +99,9 @@ impl Stage for Sink {
         };
         message.body = match (method & !TILED, method & TILED != 0) {
             (_, true) if self.tiles.is_none() => {
-                return Err(StageError::Input("pictures in tiles were not agreed on".into()));
+                return Err(StageError::Input(
+                    "it is a picture in tiles, but the flow has no pictures".into(),
+                ));
             }
             (STORED, false) => {
                 self.checked(message.body.len())?;

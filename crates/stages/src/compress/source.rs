@@ -7,6 +7,7 @@ use super::tiles;
 use contract::{
     Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
 };
+use wire::BODY_BYTES_MAX;
 
 /// The choice of method and level.
 enum Strategy {
@@ -27,7 +28,6 @@ impl Strategy {
 
 pub(super) struct Source {
     strategy: Strategy,
-    limit: usize,
     tiles: Option<tiles::Encoder>,
     /// Output of the compressor. Reused while warm in the cache; the result is copied to a body of
     /// its own.
@@ -52,7 +52,6 @@ impl Source {
         };
         Ok(Source {
             strategy,
-            limit: options.size("limit"),
             tiles: is_tiled.then(tiles::Encoder::default),
             scratch: Vec::new(),
             messages: 0,
@@ -68,8 +67,9 @@ impl Source {
 impl Stage for Source {
     fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let original_bytes = message.body.len();
-        if original_bytes > self.limit {
-            return Err(StageError::TooLarge { what: "the body", bytes: original_bytes, limit: self.limit });
+        if original_bytes > BODY_BYTES_MAX {
+            let (what, bytes) = ("the body", original_bytes);
+            return Err(StageError::TooLarge { what, bytes, limit: BODY_BYTES_MAX });
         }
         let tiled = self.tiles.as_mut().and_then(|tiles| tiles.encode(&message.body));
         let tile_flag = if tiled.is_some() { TILED } else { 0 };

@@ -14,19 +14,15 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Delay;
 
+/// Messages held, at most; then backpressure.
+const HELD_MAX: usize = 10_000;
 const DURATION: OptionKind = OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) };
 
-static OPTIONS: [OptionSpec; 5] = [
+static OPTIONS: [OptionSpec; 4] = [
     agreed("delay", DURATION, "20ms", "fixed delay of each message"),
     agreed("jitter", DURATION, "0s", "additional random delay, uniform from 0 to this"),
     agreed("reorder", OptionKind::Flag, "false", "true: jitter may change the order"),
     agreed("seed", OptionKind::Integer { min: 0, max: i64::MAX }, "1", "seed of the random numbers"),
-    agreed(
-        "held_max",
-        OptionKind::Integer { min: 1, max: 1 << 20 },
-        "10000",
-        "most messages held; then backpressure",
-    ),
 ];
 
 impl Pair for Delay {
@@ -51,7 +47,6 @@ impl Pair for Delay {
             jitter_ns: u64::try_from(options.duration("jitter").as_nanos()).unwrap_or(0),
             may_reorder: options.flag("reorder"),
             random: Random::new(options.integer("seed").unsigned_abs()),
-            held_max: options.count("held_max"),
             held: BTreeMap::new(),
             latest: Time::ZERO,
             entered: 0,
@@ -65,7 +60,6 @@ struct Source {
     jitter_ns: u64,
     may_reorder: bool,
     random: Random,
-    held_max: usize,
     /// By due time, then by arrival.
     held: BTreeMap<(Time, u64), Message>,
     latest: Time,
@@ -113,7 +107,7 @@ impl Stage for Source {
     }
 
     fn has_room(&self) -> bool {
-        self.held.len() < self.held_max
+        self.held.len() < HELD_MAX
     }
 
     fn held(&self) -> usize {

@@ -7,7 +7,7 @@ use testkit::stage::{TwoHalves, conforms, steady};
 fn it_conforms() {
     conforms(&Delay, &[], &Format::Evdev);
     conforms(&Delay, &[("delay", "0s")], &Format::Evdev);
-    conforms(&Delay, &[("delay", "1ms"), ("jitter", "30ms"), ("held_max", "7")], &Format::Bytes);
+    conforms(&Delay, &[("delay", "1ms"), ("jitter", "30ms")], &Format::Bytes);
     conforms(&Delay, &[("jitter", "30ms"), ("reorder", "true")], &Format::Bytes);
 }
 

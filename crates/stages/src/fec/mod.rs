@@ -19,6 +19,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use crate::HELD_BYTES_MAX;
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
 };
@@ -29,10 +30,10 @@ pub(crate) struct Fec;
 
 const DATA_MAX: i64 = 128;
 const PARITY_MAX: i64 = 64;
-/// A group takes at most one part in this many of the bytes held at the sink.
-const GROUPS_HELD: usize = 4;
+/// Bytes of a group, at most: a quarter of those held at the sink.
+const GROUP_BYTES_MAX: usize = HELD_BYTES_MAX / 4;
 
-static OPTIONS: [OptionSpec; 5] = [
+static OPTIONS: [OptionSpec; 4] = [
     agreed("data", OptionKind::Integer { min: 1, max: DATA_MAX }, "8", "most messages per group"),
     agreed(
         "parity",
@@ -48,15 +49,9 @@ static OPTIONS: [OptionSpec; 5] = [
     ),
     agreed(
         "limit",
-        OptionKind::Size { min: 1, max: 64 << 20 },
+        OptionKind::Size { min: 1, max: 15 << 20 },
         "1MiB",
         "largest protected message, in bytes; larger ones are sent without parity",
-    ),
-    agreed(
-        "held_bytes",
-        OptionKind::Size { min: 64, max: 1 << 30 },
-        "64MiB",
-        "most bytes the sink keeps for recovery",
     ),
 ];
 
@@ -80,22 +75,8 @@ impl Pair for Fec {
         }
     }
 
-    fn cost(&self) -> Option<&'static str> {
-        Some("100 × share of messages that stay lost + parity messages per message")
-    }
-
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {
         Ok(Format::Bytes)
-    }
-
-    fn check(&self, options: &Options) -> Result<(), String> {
-        let (limit, held) = (options.size("limit"), options.size("held_bytes"));
-        match header::shard_bytes(limit) > held / GROUPS_HELD {
-            true => Err(format!(
-                "held_bytes must be at least {GROUPS_HELD} times a message of limit={limit}, not {held}"
-            )),
-            false => Ok(()),
-        }
     }
 
     fn source(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {

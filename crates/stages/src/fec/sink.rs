@@ -4,11 +4,12 @@
 //! of its successor. With `parity=auto`, the sink reports the outcome of each group that
 //! [`SETTLED_GROUPS`] others follow, and every change of [`Pace`].
 
-use super::GROUPS_HELD;
+use super::GROUP_BYTES_MAX;
 use super::group::Group;
 use super::header::{Header, Part};
 use super::outcome::Outcome;
 use super::pace::Pace;
+use crate::HELD_BYTES_MAX;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use reed_solomon_simd::ReedSolomonDecoder;
 use std::cmp::Ordering;
@@ -48,7 +49,6 @@ struct SourceHalf {
 
 pub(super) struct Sink {
     data: u8,
-    bytes_max: usize,
     sources: VecDeque<SourceHalf>,
     decoder: Option<ReedSolomonDecoder>,
     scratch: Vec<u8>,
@@ -92,7 +92,6 @@ impl Sink {
         Sink {
             // The range of the option fits.
             data: u8::try_from(options.integer("data")).unwrap_or(u8::MAX),
-            bytes_max: options.size("held_bytes"),
             sources: VecDeque::new(),
             decoder: None,
             scratch: Vec::new(),
@@ -182,7 +181,7 @@ impl Sink {
         source.sent = (source.sent.0.min(group), source.sent.1.max(group + u64::from(entry.size())));
         self.bytes = self.bytes + entry.bytes() - before.0;
         let mut oldest = self.sources.iter_mut().flat_map(|source| source.groups.values_mut());
-        while self.bytes > self.bytes_max
+        while self.bytes > HELD_BYTES_MAX
             && let Some(group) = oldest.next()
         {
             self.bytes -= group.bytes();
@@ -276,9 +275,7 @@ impl Stage for Sink {
                 }
                 Err(error) => Err(error),
             },
-            Part::Parity { index, data } => {
-                group.add_parity(index, data, message, self.bytes_max / GROUPS_HELD)
-            }
+            Part::Parity { index, data } => group.add_parity(index, data, message, GROUP_BYTES_MAX),
         };
         let result = result.and_then(|()| {
             let recovered = group.recover(&mut self.decoder, &mut self.scratch)?;

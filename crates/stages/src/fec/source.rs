@@ -1,6 +1,6 @@
 //! The half that sends messages at once and parity behind each group.
 
-use super::GROUPS_HELD;
+use super::GROUP_BYTES_MAX;
 use super::header::{Header, Part, put_shard, shard_bytes};
 use super::parity_count::ParityCount;
 use contract::{
@@ -32,7 +32,6 @@ pub(super) struct Source {
     data: usize,
     wait: Duration,
     limit: usize,
-    bytes_max: usize,
     parity_count: ParityCount,
     group: Option<Group>,
     encoder: Option<ReedSolomonEncoder>,
@@ -51,7 +50,6 @@ impl Source {
             data: options.count("data"),
             wait: options.duration("wait"),
             limit: options.size("limit"),
-            bytes_max: options.size("held_bytes") / GROUPS_HELD,
             parity_count: ParityCount::new(options),
             group: None,
             encoder: None,
@@ -131,7 +129,7 @@ impl Stage for Source {
         }
         let fits = |group: &Group| {
             let shard = shard_bytes(group.longest.max(bytes));
-            bytes <= self.limit && (group.messages.len() + 1) * shard <= self.bytes_max
+            bytes <= self.limit && (group.messages.len() + 1) * shard <= GROUP_BYTES_MAX
         };
         if self.group.as_ref().is_some_and(|group| !fits(group)) {
             self.close(out)?;

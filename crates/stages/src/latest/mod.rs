@@ -19,7 +19,6 @@ mod window;
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
 };
-use std::time::Duration;
 
 /// The pair.
 pub(crate) struct Latest;
@@ -29,19 +28,13 @@ const IN_FLIGHT_MAX: usize = 4096;
 
 const IN_FLIGHT: OptionKind = OptionKind::Integer { min: 1, max: IN_FLIGHT_MAX as i64 };
 
-static OPTIONS: [OptionSpec; 4] = [
+static OPTIONS: [OptionSpec; 3] = [
     agreed("in_flight", OptionKind::OrAuto(&IN_FLIGHT), "auto", "most messages in flight"),
     agreed(
         "merge",
         OptionKind::Flag,
         "true",
         "formats evdev and motion: merge motion and keep every key, instead of dropping messages",
-    ),
-    agreed(
-        "lost_after",
-        OptionKind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(60) },
-        "1s",
-        "a message not acknowledged for this long counts as lost",
     ),
     agreed(
         "held_max",
@@ -70,12 +63,6 @@ impl Pair for Latest {
             needs_control: true,
             ..Promises::default()
         }
-    }
-
-    fn cost(&self) -> Option<&'static str> {
-        Some(
-            "age of the newest message at the sink half in ms, plus 1 ms for each percent of the network's rate not used",
-        )
     }
 
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {

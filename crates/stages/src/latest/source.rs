@@ -1,6 +1,6 @@
 //! The half that holds messages for which the network has no room.
 //!
-//! A message is lost if no acknowledgement comes for `lost_after`. Each further timeout in a row
+//! A message is lost if no acknowledgement comes for [`LOSS_TIMEOUT`]. Each further timeout in a row
 //! doubles that time, up to [`LOSS_TIMEOUT_MAX`], so that a dead network is probed but not flooded.
 
 use super::pending::{HoldOutcome, Pending};
@@ -18,13 +18,14 @@ use std::time::Duration;
 pub(super) const REPLACED: &str = "replaced by a newer one";
 /// Time for which feedback that the network is busy holds without new feedback.
 const BUSY_FOR: Duration = Duration::from_secs(1);
+/// First loss timeout.
+const LOSS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest loss timeout.
 const LOSS_TIMEOUT_MAX: Duration = Duration::from_secs(16);
 
 pub(super) struct Source {
     pending: Pending,
     window: Window,
-    lost_after: Duration,
     held_max: usize,
     /// Number of the next message to send.
     sequence: u64,
@@ -49,7 +50,6 @@ impl Source {
         Source {
             pending: Pending::new(movement),
             window: Window::new(options),
-            lost_after: options.duration("lost_after"),
             held_max: options.count("held_max"),
             sequence: 0,
             in_flight: VecDeque::new(),
@@ -109,8 +109,7 @@ impl Source {
 
     /// Time at which the oldest message in flight counts as lost.
     fn loss_deadline(&self) -> Time {
-        let timeout = self.lost_after.saturating_mul(1 << self.timeouts.min(16));
-        self.timer_start.after(timeout.min(LOSS_TIMEOUT_MAX.max(self.lost_after)))
+        self.timer_start.after((LOSS_TIMEOUT * (1 << self.timeouts.min(4))).min(LOSS_TIMEOUT_MAX))
     }
 }
 

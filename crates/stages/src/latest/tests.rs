@@ -19,7 +19,7 @@ fn it_conforms() {
     }
     for given in [
         &[("merge", "false")][..],
-        &[("merge", "false"), ("in_flight", "1"), ("lost_after", "10ms")],
+        &[("merge", "false"), ("in_flight", "1")],
         &[("merge", "false"), ("in_flight", "4096"), ("held_max", "1")],
         &[("merge", "false"), ("held_max", "0")],
     ] {
@@ -175,7 +175,7 @@ fn the_newest_of_each_key_waits_in_turn() {
 
 #[test]
 fn with_held_max_0_it_applies_backpressure() {
-    let given = [("in_flight", "2"), ("held_max", "0"), ("lost_after", "1s")];
+    let given = [("in_flight", "2"), ("held_max", "0")];
     let (mut source, mut out) = (source(&given, &Format::Bytes), Outbox::default());
     for value in 0..2 {
         assert!(source.has_room());
@@ -289,8 +289,7 @@ fn total_loss_does_not_stop_the_flow_for_ever() {
 
 #[test]
 fn an_altered_number_misleads_only_once() {
-    let (mut source, mut out) =
-        (source(&[("in_flight", "1"), ("lost_after", "1s")], &Format::Bytes), Outbox::default());
+    let (mut source, mut out) = (source(&[("in_flight", "1")], &Format::Bytes), Outbox::default());
     let mut sink = Latest.sink(&options(&Latest, &[]), &Format::Bytes, &Site::default()).unwrap();
     let mut now = Time::from_millis(1000);
     for round in 0..10 {

@@ -38,7 +38,7 @@ impl Sink {
         Sink {
             ways,
             mode,
-            buffer: ReorderBuffer::new(parts, window, wait, options.size("held_bytes")),
+            buffer: ReorderBuffer::new(parts, window, wait),
             abandoned_counted: 0,
             repeated: 0,
             ways_seen: 0,

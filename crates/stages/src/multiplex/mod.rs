@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Multiplex;
 
-static OPTIONS: [OptionSpec; 8] = [
+static OPTIONS: [OptionSpec; 7] = [
     agreed(
         "mode",
         OptionKind::Choice(&["all", "round_robin", "split", "key"]),
@@ -60,7 +60,6 @@ static OPTIONS: [OptionSpec; 8] = [
         "1024",
         "most messages held (join=true) or remembered to detect duplicates (join=false)",
     ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "join=true: most bytes held"),
 ];
 
 /// Content of each way ("Networked Device Driver Architecture" (2012), 4.8.2, "Multiplexing").

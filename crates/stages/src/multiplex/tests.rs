@@ -15,7 +15,7 @@ fn it_conforms() {
     }
     conforms(&Multiplex, &[("mode", "split"), ("ways", "8"), ("wait", "0s")], &Format::Evdev);
     conforms(&Multiplex, &[("mode", "key"), ("ways", "4"), ("width", "8")], &Format::Bytes);
-    conforms(&Multiplex, &[("mode", "round_robin"), ("window", "1"), ("held_bytes", "9")], &Format::Bytes);
+    conforms(&Multiplex, &[("mode", "round_robin"), ("window", "1")], &Format::Bytes);
 }
 
 fn source(given: &[(&str, &str)]) -> Box<dyn Stage> {
@@ -245,7 +245,7 @@ fn a_join_ends_when_all_ways_have_ended() {
 
 #[test]
 fn a_hostile_source_cannot_exceed_the_bounds() {
-    let given = [("mode", "split"), ("ways", "8"), ("held_bytes", "100MiB"), ("window", "64")];
+    let given = [("mode", "split"), ("ways", "8"), ("window", "64")];
     let (mut sink, mut out) = (sink(&given), Outbox::default());
     assert!(sink.handle(Port::MAIN, numbered(1, 0, 8, 1), Time::ZERO, &mut out).is_err(), "no such way");
     assert!(sink.handle(Port::MAIN, Message::new(Time(1), vec![0; 12]), Time::ZERO, &mut out).is_err());

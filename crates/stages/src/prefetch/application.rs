@@ -1,6 +1,7 @@
 //! The halves at the application. [`Requests`] sends requests and prefetches; [`Answers`] receives
 //! answers and fills the cache.
 
+use super::UNANSWERED_MAX;
 use super::cache::Cache;
 use super::header::Header;
 use super::predict::Predictor;
@@ -44,7 +45,6 @@ struct State {
 #[derive(Clone, Copy)]
 struct Limits {
     cache_bytes: usize,
-    keeps: bool,
     fresh: Duration,
     wait: Duration,
 }
@@ -52,8 +52,6 @@ struct Limits {
 struct PendingRequest {
     number: u64,
     since: Time,
-    /// The request, if its answer is to be cached.
-    request: Option<Bytes>,
     answer: Option<Message>,
 }
 
@@ -67,13 +65,12 @@ impl State {
     /// Discards all answers: the device may answer differently now.
     fn invalidate(&mut self, out: &mut Outbox) {
         self.prefetches.clear();
-        self.pending.iter_mut().for_each(|pending| pending.request = None);
         out.drop_counted(NEVER_REQUESTED, self.cache.clear());
     }
 
-    fn keep(&mut self, request: Bytes, answer: Message, requested: bool, now: Time, out: &mut Outbox) {
+    fn keep(&mut self, request: Bytes, answer: Message, now: Time, out: &mut Outbox) {
         let cache_bytes = self.limits.map_or(0, |limits| limits.cache_bytes);
-        out.drop_counted(NEVER_REQUESTED, self.cache.insert(request, answer, requested, now, cache_bytes));
+        out.drop_counted(NEVER_REQUESTED, self.cache.insert(request, answer, now, cache_bytes));
     }
 
     /// Sends the answers whose turn has come.
@@ -103,7 +100,6 @@ pub(super) struct Requests {
     limits: Limits,
     predictor: Predictor,
     ahead: usize,
-    pending_max: usize,
     others_are_answered: bool,
     number: u64,
     requests: u64,
@@ -116,7 +112,6 @@ impl Requests {
     pub(super) fn new(options: &Options, site: &Site) -> Self {
         let limits = Limits {
             cache_bytes: options.size("cache"),
-            keeps: options.flag("keep"),
             fresh: options.duration("fresh"),
             wait: options.duration("wait"),
         };
@@ -129,7 +124,6 @@ impl Requests {
             limits,
             predictor: Predictor::new(options),
             ahead: options.count("ahead"),
-            pending_max: options.count("asked"),
             others_are_answered: options.text("others") == "answered",
             // A random start: answers to requests of a predecessor of this half must not match.
             number: u64::from_le_bytes(first),
@@ -148,14 +142,8 @@ impl Requests {
     /// Handles a request that may be cached. Returns the header to send it with, or `None` if the
     /// cache answered it.
     fn lookup(&mut self, request: &Bytes, now: Time, state: &mut State) -> Option<Header> {
-        let Limits { keeps, fresh, .. } = self.limits;
-        let pending = |number, answer| PendingRequest {
-            number,
-            since: now,
-            request: keeps.then(|| request.clone()),
-            answer,
-        };
-        if let Some(answer) = state.cache.get(request, keeps, now, fresh) {
+        let pending = |number, answer| PendingRequest { number, since: now, answer };
+        if let Some(answer) = state.cache.take(request, now, self.limits.fresh) {
             self.hits += 1;
             state.pending.push_back(pending(self.next_number(), Some(answer)));
             return None;
@@ -218,7 +206,7 @@ impl Stage for Requests {
             state.invalidate(out);
             let number = self.next_number();
             if self.others_are_answered {
-                state.pending.push_back(PendingRequest { number, since: now, request: None, answer: None });
+                state.pending.push_back(PendingRequest { number, since: now, answer: None });
             }
             send(Header::Other(number), message, out);
             return Ok(());
@@ -233,7 +221,7 @@ impl Stage for Requests {
     }
 
     fn has_room(&self) -> bool {
-        self.shared.lock().pending.len() < self.pending_max
+        self.shared.lock().pending.len() < UNANSWERED_MAX
     }
 
     fn report(&self) -> Vec<Report> {
@@ -288,15 +276,11 @@ impl Stage for Answers {
         if let Some(pending) =
             state.pending.iter_mut().find(|pending| pending.number == number && pending.answer.is_none())
         {
-            let request = pending.request.take();
-            pending.answer = Some(message.clone());
-            if let Some(request) = request {
-                state.keep(request, message, true, now, out);
-            }
+            pending.answer = Some(message);
             state.deliver(out);
         } else if let Some(index) = state.prefetches.iter().position(|prefetch| prefetch.number == number) {
             let prefetch = state.prefetches.swap_remove(index);
-            state.keep(prefetch.request, message, false, now, out);
+            state.keep(prefetch.request, message, now, out);
         } else {
             out.drop_counted(TOO_LATE, 1);
         }

@@ -1,4 +1,4 @@
-//! Cache of answers: least recently used first out.
+//! Cache of answers that were not requested yet: oldest first out.
 
 use contract::{Bytes, Message, Time};
 use std::collections::{BTreeMap, HashMap};
@@ -11,9 +11,8 @@ const ENTRY_BYTES: usize = 512;
 struct Entry {
     answer: Message,
     since: Time,
-    /// Number of the last use: the entry with the smallest was not used for the longest time.
-    used: u64,
-    requested: bool,
+    /// Its place in the order of insertion.
+    number: u64,
     bytes: usize,
 }
 
@@ -21,30 +20,23 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     answers: HashMap<Bytes, Entry>,
-    by_use: BTreeMap<u64, Bytes>,
-    uses: u64,
+    by_age: BTreeMap<u64, Bytes>,
+    inserted: u64,
     bytes: usize,
 }
 
 impl Cache {
-    /// Inserts an answer. Returns the number of evicted answers that were never requested.
-    pub(super) fn insert(
-        &mut self,
-        request: Bytes,
-        mut answer: Message,
-        requested: bool,
-        now: Time,
-        max: usize,
-    ) -> u64 {
-        let mut unused = self.remove(&request);
+    /// Inserts an answer. Returns the number of evicted answers.
+    pub(super) fn insert(&mut self, request: Bytes, mut answer: Message, now: Time, max: usize) -> u64 {
+        let mut evicted = u64::from(self.remove(&request).is_some());
         let bytes = ENTRY_BYTES + request.len() + answer.body.len();
         if bytes > max {
-            return unused + u64::from(!requested);
+            return evicted + 1;
         }
         while self.bytes + bytes > max
-            && let Some((_, oldest)) = self.by_use.pop_first()
+            && let Some((_, oldest)) = self.by_age.pop_first()
         {
-            unused += self.remove(&oldest);
+            evicted += u64::from(self.remove(&oldest).is_some());
         }
         // Copied, because a small piece may keep a large buffer alive.
         answer.body = answer
@@ -55,11 +47,11 @@ impl Cache {
                 copy
             })
             .into();
-        self.uses += 1;
-        self.by_use.insert(self.uses, request.clone());
+        self.inserted += 1;
+        self.by_age.insert(self.inserted, request.clone());
         self.bytes += bytes;
-        self.answers.insert(request, Entry { answer, since: now, used: self.uses, requested, bytes });
-        unused
+        self.answers.insert(request, Entry { answer, since: now, number: self.inserted, bytes });
+        evicted
     }
 
     /// True if there is an answer to this request, not older than `fresh`.
@@ -67,37 +59,18 @@ impl Cache {
         self.answers.get(request).is_some_and(|entry| now.since(entry.since) <= fresh)
     }
 
-    /// The answer to this request, if there is one not older than `fresh`. It stays in the cache if
-    /// `retain`.
-    pub(super) fn get(
-        &mut self,
-        request: &Bytes,
-        retain: bool,
-        now: Time,
-        fresh: Duration,
-    ) -> Option<Message> {
-        if !self.has(request, now, fresh) {
-            return None;
-        }
-        let entry = self.answers.get_mut(request)?;
-        self.by_use.remove(&entry.used);
-        if !retain {
-            self.bytes -= entry.bytes;
-            return self.answers.remove(request).map(|entry| entry.answer);
-        }
-        self.uses += 1;
-        (entry.used, entry.requested) = (self.uses, true);
-        self.by_use.insert(self.uses, request.clone());
-        Some(entry.answer.clone())
+    /// Takes the answer to this request, if there is one not older than `fresh`.
+    pub(super) fn take(&mut self, request: &Bytes, now: Time, fresh: Duration) -> Option<Message> {
+        self.has(request, now, fresh).then(|| self.remove(request))?
     }
 
-    /// Clears the cache. Returns the number of answers that were never requested.
+    /// Clears the cache. Returns the number of answers in it.
     pub(super) fn clear(&mut self) -> u64 {
-        let unused = self.answers.values().filter(|entry| !entry.requested).count();
+        let count = self.answers.len();
         self.answers.clear();
-        self.by_use.clear();
+        self.by_age.clear();
         self.bytes = 0;
-        unused as u64
+        count as u64
     }
 
     /// Bytes kept.
@@ -105,11 +78,11 @@ impl Cache {
         self.bytes
     }
 
-    fn remove(&mut self, request: &Bytes) -> u64 {
-        let Some(entry) = self.answers.remove(request) else { return 0 };
-        self.by_use.remove(&entry.used);
+    fn remove(&mut self, request: &Bytes) -> Option<Message> {
+        let entry = self.answers.remove(request)?;
+        self.by_age.remove(&entry.number);
         self.bytes -= entry.bytes;
-        u64::from(!entry.requested)
+        Some(entry.answer)
     }
 }
 
@@ -122,21 +95,24 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_is_evicted() {
+    fn the_oldest_is_evicted() {
         let (mut cache, fresh) = (Cache::default(), Duration::from_secs(1));
         let answer = |number| Message::new(Time(number), vec![number as u8; 80]);
         let max = 3 * (ENTRY_BYTES + 88);
         for number in 1..4 {
-            assert_eq!(cache.insert(bytes(number), answer(number.into()), false, Time::ZERO, max), 0);
+            assert_eq!(cache.insert(bytes(number), answer(number.into()), Time::ZERO, max), 0);
         }
-        assert_eq!(cache.get(&bytes(1), true, Time::ZERO, fresh), Some(answer(1)));
-        assert_eq!(cache.insert(bytes(4), answer(4), false, Time::ZERO, max), 1, "2 was never requested");
-        assert_eq!(cache.get(&bytes(2), false, Time::ZERO, fresh), None);
-        assert_eq!(cache.get(&bytes(3), false, Time::ZERO, fresh), Some(answer(3)));
-        assert_eq!(cache.get(&bytes(3), false, Time::ZERO, fresh), None, "removed when it was requested");
-        assert_eq!(cache.get(&bytes(4), false, Time::ZERO.after(2 * fresh), fresh), None, "it is too old");
-        assert_eq!(cache.insert(bytes(5), Message::new(Time(5), vec![0; max]), false, Time::ZERO, max), 1);
-        assert_eq!((cache.bytes(), cache.clear()), (2 * (ENTRY_BYTES + 88), 1), "1 was requested, 4 was not");
-        assert_eq!((cache.bytes(), cache.by_use.len()), (0, 0));
+        assert_eq!(cache.insert(bytes(4), answer(4), Time::ZERO, max), 1);
+        assert_eq!(cache.take(&bytes(1), Time::ZERO, fresh), None, "evicted");
+        assert_eq!(cache.take(&bytes(3), Time::ZERO, fresh), Some(answer(3)));
+        assert_eq!(cache.take(&bytes(3), Time::ZERO, fresh), None, "removed when it was requested");
+        assert_eq!(cache.take(&bytes(4), Time::ZERO.after(2 * fresh), fresh), None, "it is too old");
+        assert_eq!(
+            cache.insert(bytes(5), Message::new(Time(5), vec![0; max]), Time::ZERO, max),
+            1,
+            "too large"
+        );
+        assert_eq!((cache.bytes(), cache.clear()), (2 * (ENTRY_BYTES + 88), 2));
+        assert_eq!((cache.bytes(), cache.by_age.len()), (0, 0));
     }
 }

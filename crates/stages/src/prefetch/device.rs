@@ -1,8 +1,8 @@
 //! The halves at the device. [`Requests`] hands requests to the device; [`Answers`] labels each
 //! answer with the number of its request.
 
-use super::PREFETCH_BYTES_MAX;
 use super::header::Header;
+use super::{PREFETCH_BYTES_MAX, UNANSWERED_MAX};
 use contract::{Message, Options, Outbox, Port, Report, Site, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +60,6 @@ impl State {
 pub(super) struct Requests {
     shared: Arc<SharedState>,
     ahead: usize,
-    outstanding_max: usize,
     wait: Duration,
     others_are_answered: bool,
     prefetched: u64,
@@ -72,7 +71,6 @@ impl Requests {
         Requests {
             shared: SharedState::of_host(site),
             ahead: options.count("ahead"),
-            outstanding_max: options.count("asked"),
             wait: options.duration("wait"),
             others_are_answered: options.text("others") == "answered",
             prefetched: 0,
@@ -173,7 +171,7 @@ impl Stage for Requests {
     }
 
     fn has_room(&self) -> bool {
-        self.shared.lock().outstanding.len() < self.outstanding_max
+        self.shared.lock().outstanding.len() < UNANSWERED_MAX
     }
 
     fn report(&self) -> Vec<Report> {

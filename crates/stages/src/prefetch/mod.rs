@@ -32,8 +32,10 @@ pub(crate) struct Prefetch;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Largest request that is prefetched.
 const PREFETCH_BYTES_MAX: usize = 8192;
+/// Requests without an answer, at most; then backpressure.
+const UNANSWERED_MAX: usize = 1024;
 
-static OPTIONS: [OptionSpec; 13] = [
+static OPTIONS: [OptionSpec; 11] = [
     agreed("flow", OptionKind::Choice(&["requests", "answers"]), "requests", "content of this flow"),
     agreed(
         "ahead",
@@ -67,7 +69,6 @@ static OPTIONS: [OptionSpec; 13] = [
         "run: prefetch the continuation of a run; around: also the neighbours of any other request",
     ),
     agreed("cache", OptionKind::Size { min: 1, max: 1 << 30 }, "1MiB", "most bytes of cached answers"),
-    agreed("keep", OptionKind::Flag, "false", "keep answers in the cache after they were requested"),
     agreed(
         "fresh",
         OptionKind::Duration { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) },
@@ -85,12 +86,6 @@ static OPTIONS: [OptionSpec; 13] = [
         OptionKind::Duration { min: Duration::from_millis(1), max: MINUTE },
         "5s",
         "time after which an answer counts as missing",
-    ),
-    agreed(
-        "asked",
-        OptionKind::Integer { min: 1, max: 1 << 16 },
-        "1024",
-        "most requests without an answer; then backpressure",
     ),
 ];
 

@@ -11,7 +11,7 @@ use testkit::stage::{conforms, options, site, steady};
 fn it_conforms() {
     conforms(&Prefetch, &[], &Format::Bytes);
     conforms(&Prefetch, &[("flow", "answers")], &Format::Serial);
-    conforms(&Prefetch, &[("only", "52"), ("asked", "1"), ("others", "silent")], &Format::Bytes);
+    conforms(&Prefetch, &[("only", "52"), ("others", "silent")], &Format::Bytes);
 }
 
 #[test]
@@ -302,15 +302,13 @@ fn neighbours_of_a_request_are_prefetched() {
 }
 
 #[test]
-fn an_answer_is_cached_until_it_is_requested_or_longer() {
+fn an_answer_is_cached_until_it_is_requested() {
     let acts = [10, 11, 12, 11, 12].map(Act::Read);
-    for (keep, hits) in [("false", 1.0), ("true", 3.0)] {
-        let mut driver = Driver::new(Some(&[("keep", keep), ("ahead", "1")]), &network(), 1);
-        driver.run(&acts, 1);
-        assert_eq!(driver.received, answers(&acts));
-        let figure = |name| driver.figure(APPLICATION_REQUESTS, name);
-        assert_eq!(figure("hits") + figure("joined"), hits, "keep={keep}");
-    }
+    let mut driver = Driver::new(Some(&[("ahead", "1")]), &network(), 1);
+    driver.run(&acts, 1);
+    assert_eq!(driver.received, answers(&acts));
+    let figure = |name| driver.figure(APPLICATION_REQUESTS, name);
+    assert_eq!(figure("hits") + figure("joined"), 1.0);
 }
 
 #[test]
@@ -398,7 +396,7 @@ proptest! {
     fn halves_with_shared_state_survive_hostile_bytes(
         calls in prop::collection::vec((0usize..4, prop::collection::vec(any::<u8>(), 0..24)), 1..100),
     ) {
-        let mut driver = Driver::new(Some(&[("guess", "around"), ("asked", "8")]), &network(), 1);
+        let mut driver = Driver::new(Some(&[("guess", "around")]), &network(), 1);
         for (stage, mut bytes) in calls {
             // Mostly valid kinds.
             if let Some(kind) = bytes.first_mut().filter(|_| stage != APPLICATION_REQUESTS) {
@@ -425,14 +423,13 @@ proptest! {
         depth in 1usize..9,
         ahead in 1u32..12,
         guess in prop::sample::select(vec!["run", "around"]),
-        keep in any::<bool>(),
         cache in prop::sample::select(vec!["1", "3KiB", "1MiB"]),
         jitter_ms in 0u64..30,
         restarts in any::<bool>(),
         seed in any::<u32>(),
     ) {
-        let (ahead, keep) = (ahead.to_string(), keep.to_string());
-        let given = [("ahead", &ahead[..]), ("guess", guess), ("keep", &keep), ("cache", cache)];
+        let ahead = ahead.to_string();
+        let given = [("ahead", &ahead[..]), ("guess", guess), ("cache", cache)];
         let link = Params { jitter_ns: jitter_ms * 1_000_000, ..network() };
         let mut driver = Driver::new(Some(&given), &link, seed.into());
         let (first, second) = acts.split_at(acts.len() / 2);

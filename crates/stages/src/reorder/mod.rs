@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The pair.
 pub(crate) struct Reorder;
 
-static OPTIONS: [OptionSpec; 3] = [
+static OPTIONS: [OptionSpec; 2] = [
     agreed(
         "window",
         OptionKind::Integer { min: 1, max: 1 << 16 },
@@ -28,7 +28,6 @@ static OPTIONS: [OptionSpec; 3] = [
         "50ms",
         "longest time a message waits for a missing one",
     ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held"),
 ];
 
 impl Pair for Reorder {

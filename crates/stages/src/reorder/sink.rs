@@ -14,7 +14,7 @@ pub(super) struct Sink {
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
         let (window, wait) = (options.count("window"), options.duration("wait"));
-        Sink { buffer: ReorderBuffer::new(1, window, wait, options.size("held_bytes")) }
+        Sink { buffer: ReorderBuffer::new(1, window, wait) }
     }
 }
 

@@ -10,7 +10,7 @@ fn it_conforms() {
     conforms(&Reorder, &[], &Format::Evdev);
     conforms(&Reorder, &[("window", "1")], &Format::Bytes);
     conforms(&Reorder, &[("window", "1000"), ("wait", "5s")], &Format::Bytes);
-    conforms(&Reorder, &[("wait", "0s"), ("held_bytes", "100")], &Format::Bytes);
+    conforms(&Reorder, &[("wait", "0s")], &Format::Bytes);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) struct Synchronize;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-static OPTIONS: [OptionSpec; 9] = [
+static OPTIONS: [OptionSpec; 8] = [
     agreed("flows", OptionKind::Integer { min: 2, max: 64 }, "2", "most flows"),
     agreed(
         "align",
@@ -62,7 +62,6 @@ static OPTIONS: [OptionSpec; 9] = [
         "4096",
         "most messages held; over it, the oldest leave early",
     ),
-    agreed("held_bytes", OptionKind::Size { min: 1, max: 1 << 30 }, "64MiB", "most bytes held"),
 ];
 
 impl Pair for Synchronize {

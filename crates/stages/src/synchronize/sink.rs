@@ -12,6 +12,7 @@
 //! ```
 
 use super::skew::Skew;
+use crate::HELD_BYTES_MAX;
 use crate::playout::{MinMaxWindow, STEP_NS};
 use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
@@ -73,7 +74,6 @@ pub(super) struct Sink {
     separate_ports: bool,
     drops_late: bool,
     messages_max: usize,
-    bytes_max: usize,
     /// State of `align`.
     align: Option<Align>,
     flows: Vec<Flow>,
@@ -131,7 +131,6 @@ impl Sink {
             separate_ports: options.flag("apart"),
             drops_late: options.text("late") == "drop",
             messages_max: options.count("window"),
-            bytes_max: options.size("held_bytes"),
             align: options.flag("align").then(Align::default),
             flows: Vec::new(),
             messages: 0,
@@ -187,7 +186,7 @@ impl Sink {
     }
 
     fn release(&mut self, now: Time, out: &mut Outbox) {
-        while self.messages > self.messages_max || self.bytes > self.bytes_max {
+        while self.messages > self.messages_max || self.bytes > HELD_BYTES_MAX {
             self.early += 1;
             self.release_first(now, out);
         }

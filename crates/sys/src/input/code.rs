@@ -110,6 +110,5 @@ pub const FF_SPRING: u16 = 0x53;
 pub const FF_INERTIA: u16 = 0x56;
 pub const FF_RAMP: u16 = 0x57;
 pub const FF_GAIN: u16 = 0x60;
-pub const FF_AUTOCENTER: u16 = 0x61;
 /// Effect numbers are below [`FF_GAIN`] among the codes of `EV_FF`, so there are at most that many.
 pub const FF_EFFECTS_MAX: u16 = FF_GAIN;

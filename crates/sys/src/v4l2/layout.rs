@@ -55,30 +55,6 @@ pub(super) struct KernelFormat {
     pub rest: [u8; 200 - size_of::<KernelPixels>()],
 }
 
-/// `struct v4l2_frmsizeenum`: a size (two words), or smallest, largest and step across, then down.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct KernelSize {
-    pub index: u32,
-    pub fourcc: [u8; 4],
-    pub kind: u32,
-    pub words: [u32; 6],
-    pub reserved: [u32; 2],
-}
-
-/// `struct v4l2_frmivalenum`: an interval, or the smallest, the largest and the step.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct KernelInterval {
-    pub index: u32,
-    pub fourcc: [u8; 4],
-    pub width: u32,
-    pub height: u32,
-    pub kind: u32,
-    pub intervals: [[u32; 2]; 3],
-    pub reserved: [u32; 2],
-}
-
 /// `struct v4l2_streamparm` with `struct v4l2_captureparm` or `struct v4l2_outputparm`, which start with the
 /// same fields.
 #[repr(C)]
@@ -225,7 +201,7 @@ macro_rules! plain {
 // The sizes that a C program prints on x86-64; aarch64 has the same.
 #[cfg(target_pointer_width = "64")]
 plain! {
-    KernelCapability: 104, KernelFormatName: 64, KernelFormat: 208, KernelSize: 44, KernelInterval: 52,
+    KernelCapability: 104, KernelFormatName: 64, KernelFormat: 208,
     KernelStream: 204, KernelRequest: 20, KernelBuffer: 88, KernelControl: 8, KernelQuery: 232, KernelMenu: 44,
     KernelSubscription: 32, KernelEvent: 136
 }
@@ -241,7 +217,6 @@ mod tests {
         let places = [
             (offset_of!(KernelFormat, pixels), 8),
             (offset_of!(KernelStream, interval), 12),
-            (offset_of!(KernelSize, words), 12),
             (offset_of!(KernelBuffer, seconds), 24),
             (offset_of!(KernelBuffer, sequence), 56),
             (offset_of!(KernelBuffer, memory), 60),

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 const GROUP: u8 = b'V';
 const BOTH: u32 = READ | WRITE;
 /// The ioctls of an open camera or loopback node: formats, buffers, controls and events.
-pub const IOCTLS: [u32; 22] = [
+pub const IOCTLS: [u32; 20] = [
     code(READ, GROUP, 0),
     code(BOTH, GROUP, 2),
     code(BOTH, GROUP, 4),
@@ -34,8 +34,6 @@ pub const IOCTLS: [u32; 22] = [
     code(BOTH, GROUP, 37),
     code(BOTH, GROUP, 71),
     code(BOTH, GROUP, 72),
-    code(BOTH, GROUP, 74),
-    code(BOTH, GROUP, 75),
     code(READ, GROUP, 89),
     code(WRITE, GROUP, 90),
     code(BOTH, GROUP, 103),
@@ -96,20 +94,6 @@ pub struct PixelLayout {
     pub stride: u32,
     /// The largest size of a picture in bytes.
     pub size_bytes: u32,
-}
-
-/// The supported picture sizes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sizes {
-    /// One size: width and height.
-    One(u32, u32),
-    /// A range, in steps.
-    Range {
-        /// Width: smallest, largest, step.
-        across: [u32; 3],
-        /// Height: smallest, largest, step.
-        down: [u32; 3],
-    },
 }
 
 /// An event of the driver (`VIDIOC_DQEVENT`).
@@ -189,37 +173,6 @@ pub fn formats(node: BorrowedFd<'_>, direction: Direction) -> io::Result<Vec<[u8
         unsafe { ask(node, READ | WRITE, 2, &mut answer)? };
         Ok(answer.fourcc)
     })
-}
-
-/// The picture sizes for a pixel format (`VIDIOC_ENUM_FRAMESIZES`); none if unknown.
-pub fn sizes(node: BorrowedFd<'_>, fourcc: [u8; 4]) -> io::Result<Vec<Sizes>> {
-    list(|index| {
-        let mut answer = KernelSize { index, fourcc, ..Plain::zeroed() };
-        // SAFETY: VIDIOC_ENUM_FRAMESIZES reads and writes a `struct v4l2_frmsizeenum`.
-        unsafe { ask(node, READ | WRITE, 74, &mut answer)? };
-        let [a, b, c, d, e, f] = answer.words;
-        Ok(match answer.kind {
-            1 => Sizes::One(a, b),
-            _ => Sizes::Range { across: [a, b, c], down: [d, e, f] },
-        })
-    })
-}
-
-/// The times between frames for such pictures, as fractions of seconds; or the shortest and the longest
-/// (`VIDIOC_ENUM_FRAMEINTERVALS`). None if unknown.
-pub fn intervals(
-    node: BorrowedFd<'_>,
-    fourcc: [u8; 4],
-    (width, height): (u32, u32),
-) -> io::Result<Vec<(u32, u32)>> {
-    let answers = list(|index| {
-        let mut answer = KernelInterval { index, fourcc, width, height, ..Plain::zeroed() };
-        // SAFETY: VIDIOC_ENUM_FRAMEINTERVALS reads and writes a `struct v4l2_frmivalenum`.
-        unsafe { ask(node, READ | WRITE, 75, &mut answer)? };
-        let count = if answer.kind == 1 { 1 } else { 2 };
-        Ok(answer.intervals.into_iter().take(count).map(|[numerator, denominator]| (numerator, denominator)))
-    })?;
-    Ok(answers.into_iter().flatten().collect())
 }
 
 fn kernel_format(direction: Direction) -> KernelFormat {
@@ -340,8 +293,6 @@ mod tests {
         assert_eq!(STREAM_ON as u32, 0x4004_5612);
         assert_eq!(STREAM_OFF as u32, 0x4004_5613);
         assert_eq!(request::<KernelStream>(READ | WRITE, 22), 0xc0cc_5616);
-        assert_eq!(request::<KernelSize>(READ | WRITE, 74), 0xc02c_564a);
-        assert_eq!(request::<KernelInterval>(READ | WRITE, 75), 0xc034_564b);
         assert_eq!(request::<KernelWideControls>(READ | WRITE, 72), 0xc020_5648);
         assert_eq!(request::<KernelQuery>(READ | WRITE, 103), 0xc0e8_5667);
         assert_eq!(request::<KernelMenu>(READ | WRITE, 37), 0xc02c_5625);

@@ -17,8 +17,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// `V4L2_BUF_FLAG_ERROR`.
 const FLAG_ERROR: u32 = 0x40;
-/// `V4L2_BUF_FLAG_LAST`.
-const FLAG_LAST: u32 = 0x0010_0000;
 /// `V4L2_BUF_FLAG_TIMESTAMP_MASK` and `_MONOTONIC`.
 const FLAG_TIME_MASK: u32 = 0xe000;
 const FLAG_TIME_MONOTONIC: u32 = 0x2000;
@@ -81,8 +79,6 @@ pub struct Frame {
     pub captured_ns: Option<u64>,
     /// The driver reports that the frame is damaged.
     pub is_damaged: bool,
-    /// The last frame before a change of the format.
-    pub is_last: bool,
 }
 
 /// A frame whose buffer is not written until it is dropped, so it can be borrowed in place.
@@ -90,7 +86,7 @@ pub struct StableFrame(Frame);
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({} buffers, {} queued)", self.len(), self.queued())
+        write!(f, "Queue({} buffers, {} queued)", self.count(), self.queued())
     }
 }
 
@@ -125,13 +121,8 @@ impl Queue {
     }
 
     /// The number of buffers.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.inner.buffers.len()
-    }
-
-    /// Returns true if there are no buffers; that does not happen.
-    pub fn is_empty(&self) -> bool {
-        self.inner.buffers.is_empty()
     }
 
     /// The number of buffers that the driver owns.
@@ -147,7 +138,7 @@ impl Queue {
     /// Queues all idle buffers and starts streaming.
     pub fn start(&self) -> io::Result<()> {
         let mut flows = self.inner.lock();
-        for index in 0..self.len() {
+        for index in 0..self.count() {
             self.inner.queue(index, IDLE)?;
         }
         stream(self.node(), Direction::Capture, true)?;
@@ -196,7 +187,6 @@ impl Queue {
             sequence: buffer.sequence,
             captured_ns: is_monotonic.then_some(nanoseconds),
             is_damaged: buffer.flags & FLAG_ERROR != 0,
-            is_last: buffer.flags & FLAG_LAST != 0,
         }))
     }
 

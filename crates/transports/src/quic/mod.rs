@@ -32,15 +32,15 @@ mod record_streams;
 #[cfg(test)]
 mod tests;
 
-use crate::send_queue::{self, QueueLimits, SendQueue, check_record};
+use crate::send_queue::{self, SendQueue, check_record};
 use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
 pub use address_validator::{AddressValidator, Validation};
 pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
 pub use connection::{CloseReason, QuicConnection};
 use contract::{
-    Attributes, Ctl, CtlReply, DatagramFacts, Direction, End, FlowClass, FlowKey, FlowTemplate, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Progress, Pull,
-    PullSlot, Pulled, Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
+    Attributes, Ctl, CtlReply, Direction, End, FlowClass, FlowKey, FlowTemplate, Message, ModuleEntry, Next,
+    OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Progress, Pull, PullSlot, Pulled,
+    Pushed, Readiness, SealKeys, Time, TraceCtl, TransportClass, TransportCtl, local,
 };
 pub use ids::{DatagramKind, Tag, classify};
 use ordered_stream::OrderedStream;
@@ -58,10 +58,8 @@ const BURST_BYTES: usize = 64 << 10;
 /// Send buffer of the connection: two congestion windows, and at least this.
 const SEND_BYTES_MIN: u64 = 128 << 10;
 
-static OPTIONS: [OptionSpec; 9] = [
-    send_queue::MAX,
+static OPTIONS: [OptionSpec; 6] = [
     send_queue::OUTBOX,
-    send_queue::OUTBOX_BYTES,
     local(
         "window",
         OptionKind::Size { min: 64 << 10, max: 1 << 30 },
@@ -74,12 +72,6 @@ static OPTIONS: [OptionSpec; 9] = [
         OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         "500ms",
         "abandon a record of a timely flow that has not arrived after this time",
-    ),
-    local(
-        "partial_bytes",
-        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        "96MiB",
-        "memory for incomplete records, bytes; beyond it only the oldest makes progress",
     ),
     local(
         "datagram",
@@ -127,10 +119,6 @@ impl TransportClass for Quic {
         }
     }
 
-    fn facts(&self) -> DatagramFacts {
-        DatagramFacts { may_lose: false, may_reorder: false }
-    }
-
     fn is_datagram(&self) -> bool {
         true
     }
@@ -176,15 +164,14 @@ impl TransportClass for Quic {
         let mut partner = QuicPartner {
             link: QuicConnection::new(socket, config)?,
             socket_bytes,
-            body_bytes_max: options.size("max"),
             is_timely: false,
             late: options.duration("late"),
-            queue: SendQueue::new(QueueLimits::from_options(options)),
+            queue: SendQueue::new(options.count("outbox")),
             was_full: false,
             ordered: OrderedStream::default(),
             record_streams: RecordStreams::default(),
             send_state: SendState::Open,
-            receiver: Receiver::new(options.size("max"), options.size("partial_bytes")),
+            receiver: Receiver::default(),
             receive_window: ReceiveWindow::new(tuning.window),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
@@ -225,7 +212,6 @@ struct Counts {
 struct QuicPartner {
     link: QuicConnection,
     socket_bytes: usize,
-    body_bytes_max: usize,
     /// The flow pushed here is timely.
     is_timely: bool,
     /// The option `late`.
@@ -449,7 +435,7 @@ impl Partner for QuicPartner {
         if self.send_state != SendState::Open {
             return Err((PartnerError::Unsupported("accepting records after the end"), message));
         }
-        if let Err(error) = check_record(&message, self.body_bytes_max).and_then(|()| self.check()) {
+        if let Err(error) = check_record(&message).and_then(|()| self.check()) {
             return Err((error, message));
         }
         let bytes = message.body.len();

@@ -5,10 +5,12 @@ use crate::deframer::Deframer;
 use contract::Body;
 use quinn_proto::{Connection, Dir, ReadError, StreamId};
 use std::io;
-use wire::RecordHeader;
+use wire::{BODY_BYTES_MAX, RecordHeader};
 
 /// Unused buffers for large records that are kept for reuse, bytes.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Memory for incomplete records, bytes: beyond it only the oldest makes progress.
+const PARTIAL_BYTES_MAX: usize = 96 << 20;
 /// Deframers of ended streams that are kept for reuse.
 const SPARE_MAX: usize = 4;
 
@@ -32,10 +34,8 @@ struct IncomingStream {
 }
 
 /// The receiving side of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Receiver {
-    body_bytes_max: usize,
-    partial_bytes_max: usize,
     /// Oldest first.
     streams: Vec<IncomingStream>,
     spare: Vec<Deframer>,
@@ -45,17 +45,6 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(body_bytes_max: usize, partial_bytes_max: usize) -> Receiver {
-        Receiver {
-            body_bytes_max,
-            partial_bytes_max,
-            streams: Vec::new(),
-            spare: Vec::new(),
-            has_ended: false,
-            counts: Counts::default(),
-        }
-    }
-
     /// Returns true if the peer sends no more and `next` has returned all records.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended && self.streams.is_empty()
@@ -76,7 +65,7 @@ impl Receiver {
 
     fn next_datagram(&mut self, connection: &mut Connection) -> Option<(u32, Body)> {
         while let Some(datagram) = connection.datagrams().recv() {
-            match RecordHeader::parse(&datagram, self.body_bytes_max) {
+            match RecordHeader::parse(&datagram, BODY_BYTES_MAX) {
                 Ok(header) if header.container.length as usize == datagram.len() - RecordHeader::BYTES => {
                     return Some((header.flow, Body::from(datagram)));
                 }
@@ -88,7 +77,7 @@ impl Receiver {
 
     fn next_from_streams(&mut self, connection: &mut Connection) -> Result<Option<(u32, Body)>, String> {
         while let Some(id) = connection.streams().accept(Dir::Uni) {
-            let fresh = || Deframer::new(self.body_bytes_max, 0, KEPT_BYTES_MAX);
+            let fresh = || Deframer::new(BODY_BYTES_MAX, 0, KEPT_BYTES_MAX);
             let deframer = self.spare.pop().unwrap_or_else(fresh);
             self.streams.push(IncomingStream { id, deframer, has_ended: false });
         }
@@ -96,7 +85,7 @@ impl Receiver {
         'streams: while index < self.streams.len() {
             // The memory limit never stops the oldest stream, so one record always makes progress.
             let held: usize = self.streams.iter().map(|stream| stream.deframer.held_bytes()).sum();
-            let may_read = index == 0 || held < self.partial_bytes_max;
+            let may_read = index == 0 || held < PARTIAL_BYTES_MAX;
             let stream = &mut self.streams[index];
             loop {
                 if let Some((flow, record)) = stream.deframer.next().map_err(|error| error.to_string())? {

@@ -263,7 +263,10 @@ impl Model {
             }
         }
         self.ours.end_step(now);
-        while !is_sender_paused {
+        loop {
+            if is_sender_paused {
+                break;
+            }
             let ours = &mut self.ours;
             let has_packet =
                 self.made_per_s.is_none_or(|per_s| (self.sent_packets as f64) < per_s * self.now_s);

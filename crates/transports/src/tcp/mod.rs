@@ -8,13 +8,13 @@ mod tests;
 
 use crate::deframer::Deframer;
 use crate::seal::{Seal, TAG_BYTES};
-use crate::send_queue::{self, QueueLimits, SendQueue, check_record};
+use crate::send_queue::{self, SendQueue, check_record};
 use crate::socket;
 use crate::timestamps::KernelTimestamps;
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
-    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    Attributes, Body, Ctl, CtlReply, Direction, End, FlowKey, FlowTemplate, Interest, Message, ModuleEntry,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
+    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use pacer::Pacer;
 use random_loss::RandomLossDetector;
@@ -24,6 +24,7 @@ use stall::StallDetector;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use wire::BODY_BYTES_MAX;
 
 /// Queued bytes at which a push flushes before the end of the burst: four reads of a stream, about 50 us.
 const BURST_BYTES: usize = 256 << 10;
@@ -35,17 +36,11 @@ const UNSENT_BYTES: u32 = 64 << 10;
 const RANDOM_LOSS_CONGESTION: &str = "bbr";
 /// Receive calls of one pull, at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 32;
+/// Unused buffers for large records that are kept for reuse, bytes.
+const KEPT_BYTES_MAX: usize = 16 << 20;
 
-static OPTIONS: [OptionSpec; 6] = [
-    send_queue::MAX,
+static OPTIONS: [OptionSpec; 3] = [
     send_queue::OUTBOX,
-    send_queue::OUTBOX_BYTES,
-    local(
-        "keep",
-        OptionKind::Size { min: 0, max: 1 << 30 },
-        "16MiB",
-        "unused buffers for large records that are kept for reuse, bytes",
-    ),
     local(
         "socket_bytes",
         OptionKind::Size { min: 0, max: 1 << 30 },
@@ -73,10 +68,6 @@ impl TransportClass for Tcp {
             doc: include_str!("tcp.md"),
             options: &OPTIONS,
         }
-    }
-
-    fn facts(&self) -> DatagramFacts {
-        DatagramFacts { may_lose: false, may_reorder: false }
     }
 
     fn is_datagram(&self) -> bool {
@@ -119,7 +110,6 @@ fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
 struct TcpPartner {
     socket: OwnedFd,
     peer: String,
-    body_bytes_max: usize,
     /// `None` on an unencrypted connection.
     seal: Option<Box<Seal>>,
     queue: SendQueue<()>,
@@ -172,7 +162,6 @@ struct Counts {
 
 impl TcpPartner {
     fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
-        let body_bytes_max = options.size("max");
         let tag_bytes = if keys.is_some() { TAG_BYTES } else { 0 };
         let mut random_loss_detector = RandomLossDetector::default();
         if !options.text("congestion").is_empty() {
@@ -181,10 +170,9 @@ impl TcpPartner {
         TcpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
-            body_bytes_max,
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
-            queue: SendQueue::new(QueueLimits::from_options(options)),
-            deframer: Deframer::new(body_bytes_max, tag_bytes, options.size("keep")),
+            queue: SendQueue::new(options.count("outbox")),
+            deframer: Deframer::new(BODY_BYTES_MAX, tag_bytes, KEPT_BYTES_MAX),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             send_state: SendState::Open,
@@ -372,7 +360,7 @@ impl Partner for TcpPartner {
         if self.send_state != SendState::Open {
             return Err((PartnerError::Unsupported("accepting records after the end"), message));
         }
-        if let Err(error) = check_record(&message, self.body_bytes_max) {
+        if let Err(error) = check_record(&message) {
             return Err((error, message));
         }
         if self.queue.is_full_for(message.body.len()) {

@@ -160,8 +160,7 @@ fn a_burst_is_sent_in_one_call() {
 #[test]
 fn a_peer_that_does_not_read_fills_only_the_send_queue() {
     let (here, there) = pair();
-    let mut here =
-        partner(&Tcp, here, &[("outbox", "8"), ("outbox_bytes", "1MiB"), ("socket_bytes", "64KiB")]);
+    let mut here = partner(&Tcp, here, &[("outbox", "8"), ("socket_bytes", "64KiB")]);
     let mut sent = 0;
     let back = loop {
         let message = Message::new(Time::ZERO, record(1, sent, &pattern(100_000, sent)));
@@ -191,13 +190,13 @@ fn a_peer_that_does_not_read_fills_only_the_send_queue() {
 }
 
 /// Sends `bytes` to a partner, then the end of the stream if `ends`. Returns the partner's error.
-fn error_after(bytes: &[u8], ends: bool, max: &str) -> PartnerError {
+fn error_after(bytes: &[u8], ends: bool) -> PartnerError {
     let (mut here, there) = pair();
     here.write_all(bytes).expect("write");
     if ends {
         drop(here);
     }
-    let mut there = partner(&Tcp, there, &[("max", max)]);
+    let mut there = partner(&Tcp, there, &[]);
     loop {
         match there.pull(FlowKey::DEFAULT, Pull::Yours) {
             Ok(Pulled::Nothing | Pulled::Message(..)) => {}
@@ -211,10 +210,10 @@ fn error_after(bytes: &[u8], ends: bool, max: &str) -> PartnerError {
 fn a_peer_that_breaks_the_protocol_is_named() {
     let whole = record(1, 0, &pattern(40_000, 0)).into_bytes();
     for cut in [1, 15, 27, 28, 29, 20_000, 40_027] {
-        let error = error_after(&whole[..cut], true, "1MiB");
+        let error = error_after(&whole[..cut], true);
         assert!(matches!(&error, PartnerError::Peer(problem) if problem.contains("127.0.0.1")), "{error}");
     }
-    let error = error_after(&record(1, 0, &pattern(1001, 0)).into_bytes(), false, "1000");
+    let error = error_after(&RecordHeaderOf(wire::BODY_BYTES_MAX as u32 + 1).emit(), false);
     assert!(matches!(&error, PartnerError::Peer(problem) if problem.contains("limit")), "{error}");
 }
 

@@ -22,15 +22,15 @@ mod sender;
 mod tests;
 
 use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, OpenError, Seal};
-use crate::send_queue::{self, check_record};
+use crate::send_queue::{self, QUEUE_BYTES_MAX, check_record};
 use crate::socket;
 use crate::timestamps::KernelTimestamps;
 use buffers::Recycler;
 use bytes::{Bytes, BytesMut};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, DatagramFacts, Direction, End, FlowKey, FlowTemplate, Interest, Message,
-    ModuleEntry, Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot,
-    Pulled, Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
+    Attributes, Body, Ctl, CtlReply, Direction, End, FlowKey, FlowTemplate, Interest, Message, ModuleEntry,
+    Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
+    Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
 use fragment::Fragment;
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
@@ -63,41 +63,25 @@ const READY_RECORDS_MAX: usize = 64;
 const REFUSALS_MAX: usize = 2;
 /// Receive calls of one pull, at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 64;
+/// A record is abandoned, sending or receiving, after no part of it arrived for this long.
+const PATIENCE: Duration = Duration::from_secs(3);
+const REASSEMBLY_LIMITS: ReassemblyLimits = ReassemblyLimits {
+    body_bytes_max: wire::BODY_BYTES_MAX,
+    partials_max: 1024,
+    partial_bytes_max: 96 << 20,
+    patience: PATIENCE,
+};
+/// Inside a record with datagrams closer than this, the socket is polled this long before sleeping.
+const SPIN: Duration = Duration::from_micros(60);
 
-static OPTIONS: [OptionSpec; 9] = [
+static OPTIONS: [OptionSpec; 3] = [
     local(
         "datagram",
         OptionKind::Size { min: 128, max: BATCH_BYTES_MAX as u64 },
         "1452",
         "payload of one UDP datagram, bytes; the default fits an Ethernet frame over IPv4 and IPv6",
     ),
-    OptionSpec { doc: "largest body of a record, bytes; it must fit 65535 datagrams", ..send_queue::MAX },
     send_queue::OUTBOX,
-    send_queue::OUTBOX_BYTES,
-    local(
-        "partials",
-        OptionKind::Integer { min: 1, max: 1 << 16 },
-        "1024",
-        "incomplete records that are kept, at most; the oldest is dropped",
-    ),
-    local(
-        "partial_bytes",
-        OptionKind::Size { min: 1 << 20, max: 1 << 30 },
-        "96MiB",
-        "memory for incomplete records, bytes, at most; the oldest is dropped",
-    ),
-    local(
-        "patience",
-        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        "3s",
-        "abandon a record, sending or receiving, after no part of it arrived for this long",
-    ),
-    local(
-        "spin",
-        OptionKind::Duration { min: Duration::ZERO, max: Duration::from_millis(1) },
-        "60us",
-        "inside a record with datagrams closer than this, poll the socket this long before sleeping",
-    ),
     socket::BUFFERS,
 ];
 
@@ -115,8 +99,8 @@ impl TransportClass for Udp {
         }
     }
 
-    fn facts(&self) -> DatagramFacts {
-        DatagramFacts { may_lose: true, may_reorder: true }
+    fn may_lose(&self) -> bool {
+        true
     }
 
     fn is_datagram(&self) -> bool {
@@ -147,7 +131,6 @@ impl TransportClass for Udp {
 struct UdpPartner {
     socket: OwnedFd,
     peer: String,
-    body_bytes_max: usize,
     /// `None` on an unencrypted connection.
     seal: Option<Box<Seal>>,
     /// Buffer for the sealed datagrams of one call.
@@ -213,8 +196,6 @@ struct Cadence {
     last: Time,
     /// Between the last two arrivals.
     gap: Duration,
-    /// The option `spin`.
-    spin: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -240,19 +221,16 @@ struct Counts {
 
 impl UdpPartner {
     fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
-        let body_bytes_max = options.size("max");
         let overhead_bytes = Fragment::BYTES + if keys.is_some() { DATAGRAM_BYTES } else { 0 };
-        let patience = options.duration("patience");
         let limits = SenderLimits {
             records_max: options.count("outbox"),
-            bytes_max: options.size("outbox_bytes"),
-            patience,
+            bytes_max: QUEUE_BYTES_MAX,
+            patience: PATIENCE,
         };
         let room = sockopt::socket_recv_buffer_size(&socket).unwrap_or(SLAB_BYTES);
         UdpPartner {
             peer: socket::peer_name(socket.as_fd()),
             socket,
-            body_bytes_max,
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
             sealed: Vec::new(),
             overhead_bytes,
@@ -261,14 +239,9 @@ impl UdpPartner {
             can_batch: true,
             is_finishing: false,
             receive_slab: ReceiveSlab::new(),
-            cadence: Cadence { last: Time::ZERO, gap: Duration::MAX, spin: options.duration("spin") },
+            cadence: Cadence { last: Time::ZERO, gap: Duration::MAX },
             arrivals: ArrivalTracker::new(room),
-            reassembly: Reassembly::new(ReassemblyLimits {
-                body_bytes_max,
-                partials_max: options.count("partials"),
-                partial_bytes_max: options.size("partial_bytes"),
-                patience,
-            }),
+            reassembly: Reassembly::new(REASSEMBLY_LIMITS),
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             counts: Counts::default(),
@@ -500,9 +473,9 @@ impl UdpPartner {
     /// this thread from another processor costs the sender several microseconds per batch, and the stream slows down
     /// until every batch needs such a wake-up.
     fn is_streaming(&self) -> bool {
-        let Cadence { last, gap, spin } = self.cadence;
-        let is_likely = self.reassembly.held().0 > 0 && gap < spin;
-        is_likely && Time(sys::clock::boot_ns()).since(last) < spin
+        let Cadence { last, gap } = self.cadence;
+        let is_likely = self.reassembly.held().0 > 0 && gap < SPIN;
+        is_likely && Time(sys::clock::boot_ns()).since(last) < SPIN
     }
 
     /// Returns the time of the next transmission or timeout.
@@ -581,7 +554,7 @@ impl Partner for UdpPartner {
             return Err((PartnerError::Unsupported("accepting records after the end"), message));
         }
         let bytes = message.body.len();
-        let checked = check_record(&message, self.body_bytes_max).and_then(|()| {
+        let checked = check_record(&message).and_then(|()| {
             let too_large = || {
                 let most = u16::MAX;
                 format!("{bytes} bytes do not fit {most} datagrams (option `datagram`)")
