@@ -133,6 +133,15 @@ impl Desk {
         });
     }
 
+    /// Copies a text on one screen, and waits until the program owns the clipboard.
+    fn copy(&mut self, is_here: bool, program: &str, text: &str) -> Option<Program> {
+        let server = if is_here { &self.here } else { &self.there };
+        let prev = owner_of(server);
+        let copied = copy(server, program, text)?;
+        self.until_owner_is_not(is_here, prev);
+        Some(copied)
+    }
+
     /// Copies a text on one screen, and waits until it has crossed to the other.
     fn cross(&mut self, is_from_here: bool, program: &str, text: &str) -> Option<Program> {
         let [from, to] = match is_from_here {
@@ -187,8 +196,8 @@ fn texts_cross_both_ways_with_unmodified_programs_on_both_sides() {
 fn a_text_leaves_neither_host_while_the_window_has_no_focus() {
     let Some(mut desk) = Desk::new("") else { return };
     desk.focus(false);
-    let Some(_ours) = copy(&desk.there, "xclip", "a secret of the application host") else { return };
-    let _theirs = copy(&desk.here, "xclip", "a secret of the device host");
+    let Some(_ours) = desk.copy(false, "xclip", "a secret of the application host") else { return };
+    let _theirs = desk.copy(true, "xclip", "a secret of the device host");
     desk.until("the announcement", |desk| desk.announcements == 1);
     desk.settle();
     assert_eq!((desk.fetches, desk.texts_sent), (0, 0));
@@ -198,7 +207,7 @@ fn a_text_leaves_neither_host_while_the_window_has_no_focus() {
     desk.until_owner_is_not(false, ours);
     desk.expect(false, "xclip", "a secret of the device host");
     desk.focus(false);
-    let _ours = copy(&desk.there, "xclip", "now ours");
+    let _ours = desk.copy(false, "xclip", "now ours");
     desk.settle();
     assert_eq!((desk.fetches, desk.texts_sent), (1, 0));
     let theirs = owner_of(&desk.here);
