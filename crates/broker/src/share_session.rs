@@ -501,12 +501,11 @@ impl Session {
             // The application host dials; the present connection serves until then.
             Notice::LinkHeldBack if self.common.silent_since().is_some() => {}
             Notice::LinkHeldBack => self.common.link.send(&Control::Unlinked { driver })?,
-            Notice::Restarted { is_seen, .. } => {
+            Notice::Restarted { .. } => {
                 self.datagram_peers.remove(&driver);
                 self.tags.retain(|_, reached| reached.driver != Some(driver));
-                if !is_seen {
-                    self.common.link.send(&Control::Unlinked { driver })?;
-                }
+                // The kernel resets a killed worker's stream once, and the link may lose that.
+                self.common.link.send(&Control::Unlinked { driver })?;
             }
             Notice::Lost { reason, messages } => self.losses.add(driver, reason, messages, now()),
             Notice::FlowEnded(_) => device.into_iter().for_each(Shared::end_pipe),

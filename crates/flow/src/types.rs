@@ -74,8 +74,6 @@ pub enum Notice {
     Restarted {
         /// How the worker exited.
         end: String,
-        /// True if the other host detects the loss of the data connection without a message.
-        is_seen: bool,
     },
     /// A replay store is full, for the first time since everything was acknowledged.
     StoreFull(StoreFull),

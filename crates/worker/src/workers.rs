@@ -669,7 +669,6 @@ impl Workers {
     /// Adds a driver to a new process after its worker exited with `end`.
     fn restart(&mut self, driver: u32, mut supervised: Box<SupervisedDriver>, end: &str) {
         supervised.renew();
-        let is_seen = !supervised.plan.transport.class.is_datagram();
         let added = match self.immediate_crashes < RESTARTS_MAX {
             true => self.add(driver, supervised),
             false => {
@@ -679,7 +678,7 @@ impl Workers {
         };
         match added {
             Ok(()) => {
-                let notice = Notice::Restarted { end: end.into(), is_seen };
+                let notice = Notice::Restarted { end: end.into() };
                 self.reports.push_back(Report::Notice { driver, notice });
             }
             Err(error) => self.fail(driver, &format!("its worker {end}, and no new one resumes: {error}")),
