@@ -20,7 +20,7 @@ const ROOMS: &[&[&str]] = &[
     &["stages", "links", "transports", "devices"],
     &["sandbox", "trust"],
     &["modules"],
-    &["flow"],
+    &["flow", "hosts"],
     &["hub"],
     &["worker"],
     &["broker"],

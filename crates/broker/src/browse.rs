@@ -2,8 +2,8 @@
 
 use crate::control_link::ControlLink;
 use crate::dial::{Expected, Over, Patience, greet, is_here};
-use crate::place::{Confirm, Route, reach, record_place};
 use contract::ServiceError;
+use hosts::place::{Confirm, Route, reach, record_place};
 use modules::now;
 use serde::Serialize;
 use session::{Handshake, Limits};
@@ -38,6 +38,9 @@ impl From<CatalogueEntry> for Offered {
     }
 }
 
+/// The reason of the goodbye.
+const LISTED: &str = "the listing is complete";
+
 /// Requests the catalogue of the host at `target` and passes it to `emit`. With `watch`, repeats this on every change
 /// until the stop is raised. With `trust`, the host must be one of this host's peers; `confirm` decides about a place that
 /// is not on record.
@@ -70,14 +73,13 @@ pub fn browse(
     let mut link = ControlLink::new(&limits, now());
     link.connect(stream, 0, None, now())?;
     link.send(&Control::List)?;
-    let goodbye = Control::Goodbye { reason: "the listing is complete".into() };
     while !watch.is_some_and(Stop::is_requested) {
         while let Some(message) = link.poll(now())? {
             match message {
                 Control::Catalogue { entries } => {
                     emit(entries.into_iter().map(Offered::from).collect());
                     if watch.is_none() {
-                        let _ = link.send(&goodbye);
+                        link.leave(LISTED, &mut poller);
                         return Ok(());
                     }
                 }
@@ -100,7 +102,7 @@ pub fn browse(
         let waited = poller.wait(Some(link.poll_timeout(false).since(now())));
         waited.map_err(|error| ServiceError::os("waiting", error))?;
     }
-    let _ = link.send(&goodbye);
+    link.leave(LISTED, &mut poller);
     Ok(())
 }
 

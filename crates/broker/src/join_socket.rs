@@ -6,10 +6,11 @@
 
 use crate::events::Event;
 use crate::local_socket::{directory, listen, write_line};
+use crate::programs::programs;
 use crate::share_words::ShareWords;
 use contract::ServiceError;
-use contract::{DeviceError, Time};
-use modules::now;
+use contract::{DeviceError, Role, Time};
+use modules::{Pipelines, now, registry};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, getuid};
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,70 @@ pub struct Request {
     pub words: ShareWords,
     /// The working directory of the process, for relative paths.
     pub directory: PathBuf,
+}
+
+impl Request {
+    /// Returns the words for this process, which may have another working directory: paths become absolute, and a command
+    /// runs in the directory of its user.
+    pub fn words_here(&self) -> Result<ShareWords, ServiceError> {
+        let mut words = self.words.clone();
+        let spec = registry::device_spec(&words.device, Role::Device)?;
+        let class = registry::device_class(&spec.class).map_or("", |class| class.target());
+        let is_input = spec.class == "stdin" || class == "[PATH]" && matches!(&spec.target[..], "" | "-");
+        if is_input {
+            let problem = "standard input does not work through the `share` that already runs: use --listen with another port";
+            return Err(ServiceError::Usage(problem.into()));
+        }
+        if std::env::current_dir().is_ok_and(|here| here == self.directory) {
+            return Ok(words);
+        }
+        let prefix = match class {
+            "COMMAND" => format!("cd {} || exit; ", self.quoted_directory()?),
+            _ if class.contains("PATH") && !spec.target.is_empty() && !spec.target.starts_with("name=") => {
+                self.absolute(&spec.target).strip_suffix(&spec.target).unwrap_or_default().into()
+            }
+            _ => String::new(),
+        };
+        let classed = registry::with_class(&words.device, Role::Device);
+        words.device = match classed.split_once(':') {
+            Some((kind, rest)) => format!("{kind}:{prefix}{rest}"),
+            None => classed.into_owned(),
+        };
+        words.key_file = words.key_file.map(|path| self.directory.join(path));
+        self.check_programs_here(&words)?;
+        Ok(words)
+    }
+
+    fn absolute(&self, path: &str) -> String {
+        self.directory.join(path).to_string_lossy().into_owned()
+    }
+
+    fn quoted_directory(&self) -> Result<String, ServiceError> {
+        let directory = self.directory.to_str().and_then(|text| shlex::try_quote(text).ok());
+        directory.map(String::from).ok_or_else(|| {
+            ServiceError::Usage(format!(
+                "the name of the directory {} cannot be used",
+                self.directory.display()
+            ))
+        })
+    }
+
+    /// A program of a pair would start in the directory of this process.
+    fn check_programs_here(&self, words: &ShareWords) -> Result<(), ServiceError> {
+        let texts = [&words.via, &words.via_back, &words.require].map(Option::as_deref);
+        let [via, via_back, require] = texts;
+        let pipelines = Pipelines::parse(via, via_back, require).map_err(ServiceError::Usage)?;
+        let is_relative = |words: &&str| {
+            !words.starts_with('/') && words.split(' ').next().is_some_and(|word| word.contains('/'))
+        };
+        match programs(&pipelines).into_iter().find(is_relative) {
+            None => Ok(()),
+            Some(words) => Err(ServiceError::Usage(format!(
+                "the `share` that already runs has another working directory: write `{}`",
+                self.absolute(words.strip_prefix("./").unwrap_or(words))
+            ))),
+        }
+    }
 }
 
 /// The answer to a [`Request`].

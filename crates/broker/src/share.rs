@@ -22,7 +22,7 @@ use crate::join_socket::{Answer, JoinSocket, Request, Visit};
 use crate::offers::{Offers, add_offer};
 use crate::quic_listener::QuicListener;
 use crate::rest::{Look, REST_INTERVAL};
-use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
+use crate::share_request::ShareRequest;
 use crate::share_session::{PeerIdentity, Session};
 use crate::tracing::Tracing;
 use admission::{Admissions, quota_key};
@@ -32,7 +32,6 @@ use contract::ServiceError;
 use contract::{Role, Time};
 use flow::drain::{self, Drain};
 use modules::now;
-use modules::registry;
 pub use orders::Orders;
 use pipeline::Edit;
 use session::features;
@@ -474,7 +473,7 @@ impl DeviceHost {
             let problem = "side ports do not work through the `share` that already runs: use --listen with another port";
             return Err(ServiceError::Usage(problem.into()));
         }
-        let request = asked.words.request()?;
+        let request = asked.words_here()?.request()?;
         let listens = (self.address, self.known.is_none(), &self.request.limits);
         if listens != (request.listen, request.trust.is_none(), &request.limits) {
             return Err(ServiceError::Usage(format!(
@@ -486,7 +485,6 @@ impl DeviceHost {
         let mut summary = String::new();
         let mut name = String::new();
         for device in &request.devices {
-            check_place(device, &asked.directory)?;
             let offered = add_offer(&mut self.shared, number, device)?;
             (name, summary) = (offered.name.clone(), offered.description.summary.clone());
         }
@@ -754,28 +752,4 @@ struct Hello {
     host: String,
     /// The peer has the feature [`features::LOSSES`].
     has_losses: bool,
-}
-
-/// Checks that a device of another process means the same here: not its standard input, and no path relative to
-/// another directory.
-fn check_place(device: &ShareDevice, directory: &Path) -> Result<(), ServiceError> {
-    let DeviceChoice::Spec(text) = &device.device else { return Ok(()) };
-    let spec = registry::device_spec(text, Role::Device)?;
-    let here = std::env::current_dir().is_ok_and(|here| here == directory);
-    let relative = match spec.class.as_str() {
-        "stdin" => {
-            let problem = "standard input does not work through the `share` that already runs: use --listen with another port";
-            return Err(ServiceError::Usage(problem.into()));
-        }
-        "evdev" if spec.target.starts_with("name=") => false,
-        "file" | "unix" | "serial" | "evdev" => !spec.target.starts_with('/'),
-        class => class == "exec",
-    };
-    match relative && !here {
-        false => Ok(()),
-        true => Err(ServiceError::Usage(format!(
-            "the `share` that already runs has another working directory, so `{text}` is ambiguous: \
-             use an absolute path, or start both in one directory"
-        ))),
-    }
 }

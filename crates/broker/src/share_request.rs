@@ -50,6 +50,6 @@ pub struct ShareRequest {
     pub limits: Limits,
     /// This host's name, as shown to users of other hosts.
     pub host: String,
-    /// Announces the host on the local network: [`crate::discovery`].
+    /// Announces the host on the local network: [`hosts::discovery`].
     pub announce: bool,
 }

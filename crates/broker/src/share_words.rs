@@ -1,9 +1,10 @@
 //! The options of a shared device, as on the command line and in a run file.
 
 use crate::limits::limits;
-use crate::place::{DEFAULT_LISTEN, listen_address, split_transport};
+use crate::programs::check_programs;
 use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
 use contract::{Role, ServiceError};
+use hosts::place::{DEFAULT_LISTEN, listen_address, split_transport};
 use hub::hub::HubPolicy;
 use hub::outlet;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
@@ -66,6 +67,7 @@ impl ShareWords {
             [&self.via, &self.via_back, &self.require].map(Option::as_deref),
             self.key_file.as_deref(),
             (&self.ports, false),
+            Some(Role::Device),
         )?;
         let hub = self.hub.as_deref().map(HubPolicy::parse).transpose();
         let device = ShareDevice {
@@ -136,13 +138,16 @@ pub fn trust(insecure: bool) -> Result<Option<Trust>, ServiceError> {
     (!insecure).then(Trust::open).transpose()
 }
 
-/// Parses the pipelines of a device, reads its key file and opens the outlets of its side ports.
+/// Parses the pipelines of a device on the host with this role (`None`: both), reads its key file and opens the outlets of
+/// its side ports.
 pub fn pipelines(
     [via, via_back, require]: [Option<&str>; 3],
     key_file: Option<&Path>,
     (ports, are_shared): (&[String], bool),
+    host: Option<Role>,
 ) -> Result<Pipelines, ServiceError> {
     let pipelines = Pipelines::parse(via, via_back, require).map_err(ServiceError::Usage)?;
+    check_programs(&pipelines, host)?;
     let key = key_file.map(read_key_file).transpose()?;
     let outlets = outlet::open(ports, are_shared).map_err(ServiceError::Usage)?;
     Ok(Pipelines { key, outlets, ..pipelines })

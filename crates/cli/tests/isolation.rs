@@ -199,7 +199,12 @@ fn an_unsupported_link_is_refused_before_the_start() {
 #[test]
 fn a_missing_program_is_refused_before_the_start() {
     outboard(&["connect", "pattern:count=1", "null", "--via", "exec(source=./no-such-program)"])
-        .refused(2, &["`exec` does not start", "./no-such-program", "No such file"]);
+        .refused(2, &["`exec`: there is no program `./no-such-program`"]);
+    let scratch = Scratch::new();
+    let script = scratch.path("plain.py");
+    std::fs::write(&script, "#!/usr/bin/env python3\n").unwrap();
+    outboard(&["share", "pattern", "--via", &format!("exec(source=\"{script}\")")])
+        .refused(2, &[&format!("`{script}` is not executable: chmod +x {script}")]);
 }
 
 #[test]

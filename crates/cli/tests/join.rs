@@ -4,6 +4,7 @@ mod support;
 
 use serde_json::Value;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, noise, outboard};
 
@@ -86,6 +87,32 @@ fn a_join_with_other_session_options_is_refused() {
     join("stdin", &[]).refused(2, &["standard input"]);
     join("pattern", &["--silence", "2s"]).refused(2, &["limits"]);
     join("file:/nowhere/at/all", &[]).refused(1, &["/nowhere/at/all"]);
+}
+
+#[test]
+fn a_join_from_another_directory_means_its_own_files() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.path("it's here")).unwrap();
+    std::fs::write(scratch.path("it's here/lines"), "of this directory\n").unwrap();
+    let (_first, address) = Service::share("pattern:rate=1", &[]);
+    let join = |device: &str, more: &[&str]| {
+        let words = [&["share", device, "--name", "there", "--listen", &address], more].concat();
+        let mut command = support::command(&words);
+        command.current_dir(scratch.path("it's here"));
+        command
+    };
+    for device in ["file:lines", "exec:cat lines", "exec:cat lines,frame=line"] {
+        let mut second = Service::start_as(join(device, &[]));
+        second.wait("joined");
+        let read = outboard(&["attach", &format!("{address}/there"), "--as", "stdout"]).done();
+        assert_eq!(read.text(), "of this directory\n", "{device}");
+        assert_eq!(second.stop(), Some(0));
+    }
+    let program = scratch.path("it's here/cat.sh");
+    std::fs::write(&program, "#!/bin/sh\nexec cat\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = join("pattern", &["--via", "exec(source=\"./cat.sh\")"]).spawn().unwrap();
+    support::end(refused, "share").refused(2, &["another working directory: write `", "it's here/cat.sh`"]);
 }
 
 #[test]

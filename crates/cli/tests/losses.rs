@@ -282,7 +282,6 @@ fn three_of_30_are_lost(scratch: &Scratch, via: &str, words: &[&str], reason: &s
 #[test]
 fn a_module_that_does_not_start_is_abandoned_at_once() {
     let scratch = Scratch::new();
-    let since = std::time::Instant::now();
     for (program, cause) in [
         ("/bin/true", "ended with status 0"),
         ("/bin/ls /nowhere", "ended with status 2 (last line: /bin/ls: cannot access '/nowhere'"),
@@ -295,12 +294,13 @@ fn a_module_that_does_not_start_is_abandoned_at_once() {
             let incidents = ended.json()["incidents"].take();
             let named = |text: &Value| {
                 let text = text.as_str().unwrap();
-                text.contains(cause) && text.contains("lost messages 1 to ")
+                text.contains("3 processes in a row")
+                    && text.contains(cause)
+                    && text.contains("lost messages 1 to ")
             };
             assert!(incidents.as_array().unwrap().iter().any(named), "{incidents}");
         }
     }
-    assert!(since.elapsed().as_secs() < 30, "{:?}", since.elapsed());
 }
 
 #[test]

@@ -23,9 +23,9 @@ use crate::wrong_origin::{is_device, wrong_origin};
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
-use broker::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError, nearest};
+use hosts::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
 use modules::nodes::Conflict;
@@ -276,7 +276,7 @@ impl AttachWords {
         }
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
         let ports = (&self.ports[..], self.from.len() > 1);
-        let pipelines = pipelines(words, self.key_file.as_deref(), ports)?;
+        let pipelines = pipelines(words, self.key_file.as_deref(), ports, Some(Role::Application))?;
         let mut requests: Vec<AttachRequest> = Vec::new();
         for (index, from) in self.from.iter().enumerate() {
             let origin = Origin::parse(from)?;
@@ -350,7 +350,7 @@ impl ConnectWords {
         registry::device_spec(&self.source, Role::Device)?;
         registry::device_spec(&self.sink, Role::Application)?;
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
-        pipelines(words, self.key_file.as_deref(), (&self.ports, false))
+        pipelines(words, self.key_file.as_deref(), (&self.ports, false), None)
     }
 }
 

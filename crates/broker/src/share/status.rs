@@ -2,10 +2,10 @@
 
 use super::DeviceHost;
 use crate::console::{OfferStatus, Status};
-use crate::discovery::Announcement;
 use crate::events::Event;
 use crate::offers::Shared;
 use crate::share_session::Session;
+use hosts::discovery::Announcement;
 
 impl DeviceHost {
     /// Announces the host on the local network, if requested. A failure is only a warning: peers can still connect.

@@ -77,11 +77,16 @@ impl Source {
     /// Reads and checks the source. An error names the entry.
     pub(super) fn plan(&self) -> Result<Plan, ServiceError> {
         let fleet = self.fleet()?;
-        let plan = || Plan::of(&self.words()?, fleet);
+        let words = self.words().map_err(|error| self.named(error))?;
+        Plan::of(&words, fleet).map_err(|error| self.named(error))
+    }
+
+    /// Adds the name of the source to an error.
+    fn named(&self, error: ServiceError) -> ServiceError {
         match self {
-            Source::File(path) => plan().map_err(|error| named(&path.display().to_string(), error)),
-            Source::Text(_) => plan().map_err(|error| named("-", error)),
-            Source::Share(_) => plan(),
+            Source::File(path) => named(&path.display().to_string(), error),
+            Source::Text(_) => named("-", error),
+            Source::Share(_) => error,
         }
     }
 
@@ -110,8 +115,9 @@ impl Source {
     pub fn check(&self) -> Result<Vec<String>, ServiceError> {
         let (plan, file) = (self.plan()?, self.words()?);
         let check = |at, place: String| {
-            listening::check(at)
-                .map_err(|error| ServiceError::os(format!("{place}: listening on {at}"), error))
+            listening::check(at).map_err(|error| {
+                self.named(ServiceError::Usage(format!("{place}: listening on {at}: {error}")))
+            })
         };
         for at in plan.shares.iter().map(|share| share.request.listen) {
             let mut entries = file.share.iter().enumerate();

@@ -83,7 +83,7 @@ pub type Confirm<'a> = dyn FnMut(&str, &str, &str) -> bool + 'a;
 
 /// The source of the address at which a host answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Route {
+pub enum Route {
     /// The target, or a record of the peer.
     Known,
     /// An announcement on the local network.
@@ -91,7 +91,7 @@ pub(crate) enum Route {
 }
 
 /// Records the place at which a peer answered that the user has named, unless the name leads there anyway.
-pub(crate) fn record_place(
+pub fn record_place(
     known: &mut Known,
     target: &Target,
     route: Route,
@@ -108,7 +108,7 @@ pub(crate) fn record_place(
 ///
 /// A peer's name is a host. Its addresses are those of the name, then the places at which this host met the peer. If the
 /// peer answers at none of them, the ones that it announces on the local network follow. `connect` checks the key.
-pub(crate) fn reach<T>(
+pub fn reach<T>(
     target: &Target,
     peers: Option<&Peers>,
     connect: &mut dyn FnMut(&[SocketAddr]) -> Result<T, ServiceError>,
@@ -203,11 +203,16 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
             "cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT] or a port"
         ))
     };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let port = host.strip_prefix(':').unwrap_or(host);
     // The resolver would take a number for an IPv4 address (inet_aton(3)).
-    if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+    if is_number(port) {
         let port: u16 = port.parse().map_err(|_| wrong("a port is a number below 65536"))?;
         return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    }
+    let end = host.rsplit_once(':').filter(|_| !is_bare_v6(host)).map(|(_, end)| end);
+    if end.is_some_and(|end| is_number(end) && end.parse::<u16>().is_err()) {
+        return Err(wrong("a port is a number below 65536"));
     }
     Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(&error.to_string()))?[0])
 }

@@ -86,7 +86,7 @@ pub fn find(time: Duration) -> Result<Vec<Found>, ServiceError> {
 
 /// Passes the addresses of each host that announces itself by one of these names to `take`, for this time or until it
 /// breaks.
-pub(crate) fn find_named(
+pub fn find_named(
     names: &[&str],
     time: Duration,
     take: &mut dyn FnMut(&[SocketAddr]) -> ControlFlow<()>,
