@@ -33,7 +33,7 @@ fn film(scratch: &Scratch) -> String {
 fn a_device_that_does_not_fit_its_application_is_not_opened() {
     let (mut share, address) = Service::share("pattern", &["--name", "plc", "--insecure"]);
     let from = format!("{address}/plc");
-    let words = "plc: `uinput` copies a device of class `evdev`, and this one is of class `pattern`";
+    let words = "plc: `uinput` copies a device of class `evdev`, and this one is of class `pattern`: use `--as stdout`";
     outboard(&["attach", &from, "--as", "uinput", "--insecure"]).refused_with(1, words);
     share.wait("peer-left");
     assert!(share.seen.iter().all(|event| event["event"] != "attached"), "{:?}", share.seen);

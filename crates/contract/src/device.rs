@@ -223,6 +223,11 @@ pub trait DeviceClass: Sync {
         None
     }
 
+    /// The format that a node of this class takes from the device; `None` if it takes any.
+    fn takes(&self) -> Option<Format> {
+        None
+    }
+
     /// The kind of a device that a peer describes with this class. The description comes from the network, so it must
     /// be checked.
     fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {

@@ -216,6 +216,10 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
         let near = other_name(kind, role).unwrap_or("tcp");
         return format!("a device is no URL: write `{near}:{place}`");
     }
+    if rest.parse::<u16>().is_ok() && other_name(kind, role) == Some("rfb") {
+        let host = if role == Role::Device { "localhost:" } else { "" };
+        return format!("there is no device class `{kind}`; did you mean `rfb:{host}{rest}`?");
+    }
     if rest.parse::<u16>().is_ok() && !kind.is_empty() {
         return format!(
             "write `rfb:{text}` for the screen of a VNC server, or `tcp:{text}` for the bytes of a server"

@@ -5,7 +5,7 @@ use crate::agree;
 use crate::events::Event;
 use crate::offers::{Offers, Shared};
 use crate::peer_session::Driver;
-use contract::Role;
+use contract::{Description, FlowDirection, Role};
 use modules::registry;
 use trust::keys::KeyShare;
 use wire::Control;
@@ -85,13 +85,7 @@ impl Session {
             let there = if names.is_empty() { "nothing".into() } else { names.join(", ") };
             return Err(format!("no device `{name}` is shared with this host; there is: {there}"));
         };
-        let class = &device.description.class;
-        let copied = registry::device_class(application).and_then(|application| application.copies());
-        if let Some(copied) = copied.filter(|copied| *copied != class.as_str()) {
-            return Err(format!(
-                "`{application}` copies a device of class `{copied}`, and this one is of class `{class}`"
-            ));
-        }
+        check_application(application, &device.description)?;
         device.check_free(self.key)?;
         let transport = device
             .transport(transport)
@@ -133,5 +127,25 @@ impl Session {
             self.command(Command::Remove { driver });
             emit(Event::Detached { name: device.name.clone(), reason: reason.into() });
         }
+    }
+}
+
+/// Checks that a node of the class `application` suits the device, which is not open yet.
+fn check_application(application: &str, device: &Description) -> Result<(), String> {
+    let Some(node) = registry::device_class(application) else { return Ok(()) };
+    let class = &device.class;
+    let suitable = registry::device_class(class).map_or("stdout", |class| class.application());
+    if let Some(copied) = node.copies().filter(|copied| *copied != class.as_str()) {
+        return Err(format!(
+            "`{application}` copies a device of class `{copied}`, and this one is of class `{class}`: use `--as {suitable}`"
+        ));
+    }
+    let out = device.flows.iter().find(|flow| flow.direction == FlowDirection::DeviceToApplication);
+    match node.takes().zip(out).filter(|(taken, out)| *taken != out.format) {
+        None => Ok(()),
+        Some((taken, out)) => Err(format!(
+            "`{application}` takes the format `{taken}`, and this device of class `{class}` sends `{}`: use `--as {suitable}`",
+            out.format
+        )),
     }
 }

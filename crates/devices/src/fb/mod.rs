@@ -10,8 +10,8 @@ mod tests;
 use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Kind, Listing,
-    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
+    Listing, ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -48,6 +48,10 @@ impl DeviceClass for Fb {
 
     fn application(&self) -> &'static str {
         "window"
+    }
+
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
     }
 
     fn kind(&self, _described: &Description) -> Result<Kind, DeviceError> {

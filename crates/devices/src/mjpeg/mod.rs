@@ -53,6 +53,10 @@ impl DeviceClass for Mjpeg {
         "mjpeg"
     }
 
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
+    }
+
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Ok(plain::video_flow())
     }

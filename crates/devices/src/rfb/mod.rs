@@ -35,8 +35,8 @@ use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake};
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, ModuleEntry, NodeName,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Format, Kind, ModuleEntry,
+    NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
@@ -272,6 +272,10 @@ impl DeviceClass for Rfb {
 
     fn application(&self) -> &'static str {
         "rfb"
+    }
+
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
     }
 
     fn kind(&self, _described: &Description) -> Result<Kind, DeviceError> {

@@ -234,7 +234,13 @@ fn listing(port: &Path) -> Option<Listing> {
     Some(Listing {
         spec: format!("serial:{path}"),
         summary: format!("serial port ({}{known_as})", driver.file_name()?.to_string_lossy()),
-        problem: usable.err().map(|error| format!("{error}: join the group that owns it, usually `dialout`")),
+        problem: usable.err().map(|error| match error {
+            rustix::io::Errno::ACCESS => format!("{error}: join the group that owns it, usually `dialout`"),
+            rustix::io::Errno::NOENT => {
+                format!("{path} is missing: the kernel has the port, and udev made no node for it")
+            }
+            error => error.to_string(),
+        }),
         ours: false,
     })
 }

@@ -85,6 +85,10 @@ impl DeviceClass for V4l2 {
         "v4l2"
     }
 
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
+    }
+
     fn subsystem(&self) -> Option<&'static str> {
         Some("video4linux")
     }

@@ -32,8 +32,8 @@ use crate::clipboard as shared;
 use crate::plain::{self, os};
 use application::WindowPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Kind, Listing, ModuleEntry,
-    Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Format, Kind, Listing,
+    ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
@@ -189,6 +189,10 @@ impl DeviceClass for Window {
 
     fn has_role(&self, role: Role) -> bool {
         role == Role::Application
+    }
+
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {

@@ -58,6 +58,10 @@ impl DeviceClass for Y4m {
         "y4m"
     }
 
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Video)
+    }
+
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Ok(plain::video_flow())
     }
