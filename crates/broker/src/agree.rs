@@ -45,9 +45,9 @@ fn choose(
     offered: &Pipelines,
     proposed: (Option<&str>, Option<&str>),
 ) -> Result<Pipeline, String> {
-    let (own, proposal, option) = match offer.direction {
-        FlowDirection::DeviceToApplication => (&offered.via, proposed.0, "--via"),
-        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1, "--via-back"),
+    let (own, proposal) = match offer.direction {
+        FlowDirection::DeviceToApplication => (&offered.via, proposed.0),
+        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1),
     };
     let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
     match (required, proposal) {
@@ -55,29 +55,17 @@ fn choose(
         (Some(required), Some(text)) => Requirement::new(required.clone())
             .accept(text, registry::pairs())
             .map_err(|error| format!("{error}\ntype on the application host: --via {}", typed(required))),
-        (None, Some(text)) => accept(own.as_ref(), text, option),
+        (None, Some(text)) => accept(own.as_ref(), text),
         (None, None) => Ok(own.clone().unwrap_or_default()),
     }
 }
 
-/// Parses pipeline text from a peer, who gave it as `option`. If the text equals this host's own pipeline, the own pipeline
-/// with its local options and links is used.
-fn accept(own: Option<&Pipeline>, text: &str, option: &str) -> Result<Pipeline, String> {
+/// Parses pipeline text from a peer. If the text equals this host's own pipeline, the own pipeline with its local options
+/// and links is used.
+fn accept(own: Option<&Pipeline>, text: &str) -> Result<Pipeline, String> {
     let own = own.and_then(|own| Requirement::new(own.clone()).accept(text, registry::pairs()).ok());
-    let parse = || {
-        Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| match parse_own(text) {
-            Some(own) => {
-                format!("{error}\ntype on the device host: outboard share … {option} {}", typed(&own))
-            }
-            None => error.to_string(),
-        })
-    };
+    let parse = || Pipeline::parse(text, registry::pairs(), Origin::Peer).map_err(|error| error.to_string());
     own.map_or_else(parse, Ok)
-}
-
-/// Parses a pipeline as if this host's user had typed it: the user may name pairs and options that a peer may not.
-fn parse_own(text: &str) -> Option<Pipeline> {
-    Pipeline::parse(text, registry::pairs(), Origin::Local).ok()
 }
 
 /// Returns a pipeline as a word for a shell: without defaults, if that gives the same pipeline.
@@ -96,8 +84,8 @@ fn typed(pipeline: &Pipeline) -> String {
         }
     };
     let short = pipeline.pairs().iter().map(pair).collect::<Vec<_>>().join(" | ");
-    let text = match parse_own(&short) {
-        Some(same) if same.canonical() == pipeline.canonical() => &short,
+    let text = match Pipeline::parse(&short, registry::pairs(), Origin::Local) {
+        Ok(same) if same.canonical() == pipeline.canonical() => &short,
         _ => pipeline.canonical(),
     };
     shlex::try_quote(text).map_or_else(|_| "PIPELINE".into(), String::from)
@@ -122,18 +110,14 @@ pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Re
     flows
         .iter()
         .map(|flow| {
-            let (own, option) = match flow.direction {
-                FlowDirection::DeviceToApplication => (&own.via, "--via"),
-                FlowDirection::ApplicationToDevice => (&own.via_back, "--via-back"),
+            let own = match flow.direction {
+                FlowDirection::DeviceToApplication => &own.via,
+                FlowDirection::ApplicationToDevice => &own.via_back,
             };
             let pipeline = match own {
                 Some(own) if own.canonical() == flow.pipeline => own.clone(),
-                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer).map_err(|error| {
-                    let words = parse_own(&flow.pipeline).map_or_else(String::new, |pipeline| {
-                        format!("\ntype here: outboard attach … {option} {}", typed(&pipeline))
-                    });
-                    format!("the other host answered with a pipeline that this host refuses: {error}{words}")
-                })?,
+                _ => Pipeline::parse(&flow.pipeline, registry::pairs(), Origin::Peer)
+                    .map_err(|error| format!("this host refuses the pipeline of the device host: {error}"))?,
             };
             let pipeline = match own {
                 Some(own) => pipeline.in_place_of(own).map_err(|error| error.to_string())?,

@@ -241,26 +241,28 @@ fn a_peer_can_name_no_path_and_no_command() {
         key: PublicKey([9; 32]),
     };
     // Every option that the tables mark as local is refused.
-    let local: Vec<&str> = modules::registry::pairs()
-        .iter()
-        .filter(|pair| pair.options().iter().any(|option| option.scope == contract::Scope::Local))
-        .map(|pair| pair.name())
-        .collect();
-    for pair in local.iter().copied().chain(["exec", "@pipe null", "null(path=/etc/passwd)"]) {
-        let _ = stream.write_all(&open(pair).emit());
+    let local = modules::registry::pairs().iter().flat_map(|pair| {
+        let options = pair.options().iter().filter(|option| option.scope == contract::Scope::Local);
+        options.map(|option| format!("{}({}=x)", pair.name(), option.name))
+    });
+    let mut pipelines: Vec<String> = local.collect();
+    assert!(pipelines.contains(&"exec(source=x)".into()), "{pipelines:?}");
+    pipelines.extend(["@pipe null", "null(path=/etc/passwd)"].map(String::from));
+    for pipeline in &pipelines {
+        let _ = stream.write_all(&open(pipeline).emit());
     }
     let mut told = Vec::new();
     let mut piece = [0; 4096];
     let since = Instant::now();
     let refused =
         |told: &[u8]| messages(told).iter().filter(|m| matches!(m, Control::Refused { .. })).count();
-    while refused(&told) < local.len() + 3 && since.elapsed() < PATIENCE {
+    while refused(&told) < pipelines.len() && since.elapsed() < PATIENCE {
         let count = stream.read(&mut piece).unwrap();
         assert!(count > 0, "it hung up: {told:?}");
         told.extend_from_slice(&piece[..count]);
     }
     assert!(messages(&told).iter().all(|message| !matches!(message, Control::Opened { .. })));
-    assert_eq!(refused(&told), local.len() + 3);
+    assert_eq!(refused(&told), pipelines.len());
 }
 
 #[test]

@@ -73,16 +73,6 @@ fn the_messages_of_a_cut_are_counted() {
 
 #[test]
 fn a_refused_pipeline_names_the_words_for_the_other_host() {
-    let (share, address) = Service::share("pattern", &["--name", "p"]);
-    let from = format!("{address}/p");
-    let refused = outboard(&["attach", &from, "--as", "null", "--via", "exec(sink=cat)"]);
-    refused.refused(1, &["`exec`", "type on the device host: outboard share … --via exec\n"]);
-    assert_eq!(share.stop(), Some(0));
-    // With these words, both hosts agree.
-    let (share, address) = Service::share("pattern", &["--name", "p", "--via", "exec"]);
-    let from = format!("{address}/p");
-    Service::start(&["attach", &from, "--as", "null", "--via", "exec(sink=cat)"]).wait("attached");
-    assert_eq!(share.stop(), Some(0));
     let (share, address) = Service::share("pattern", &["--name", "p", "--require", "compress | bundle(3)"]);
     let from = format!("{address}/p");
     let refused = outboard(&["attach", &from, "--as", "null", "--via", "compress"]);
@@ -90,4 +80,66 @@ fn a_refused_pipeline_names_the_words_for_the_other_host() {
     let words = shlex::split(required.trim()).unwrap();
     Service::start(&["attach", &from, "--as", "null", "--via", &words[0]]).wait("attached");
     assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_program_for_the_half_of_the_other_host_is_refused() {
+    let attach = outboard(&["attach", "127.0.0.1:9/p", "--as", "null", "--via", "exec(source=\"cat -u\")"]);
+    attach.refused(
+        2,
+        &[
+            "its source half runs on the device host",
+            "type there: outboard share DEVICE --via 'exec(source=\"cat -u\")'\n",
+        ],
+    );
+    let share = outboard(&["share", "pattern", "--via-back", "exec(source=cat)"]);
+    share.refused(
+        2,
+        &["its source half runs on the application host", "outboard attach HOST/NAME --via-back"],
+    );
+    // A pipeline that serves both hosts may be written on both.
+    let (_share, address) =
+        Service::share("pattern", &["--name", "p", "--via", "exec(source=cat, sink=cat)"]);
+    let from = format!("{address}/p");
+    let both = "exec(source=cat, sink=cat)";
+    Service::start(&["attach", &from, "--as", "null", "--via", both]).wait("attached");
+}
+
+#[test]
+fn an_application_that_takes_another_format_is_refused_before_the_device_is_opened() {
+    let (_share, address) = Service::share("pattern:rate=1", &["--name", "p"]);
+    for (application, class) in
+        [("rfb:127.0.0.1:0", "rfb"), ("y4m:/nowhere/film.y4m", "y4m"), ("window", "window")]
+    {
+        let told = outboard(&["attach", &format!("{address}/p"), "--as", application]);
+        assert!(!told.text().contains("\"attached\""), "{}", told.text());
+        let says = format!(
+            "p: `{class}` takes the format `video`, and this device of class `pattern` sends `bytes`: use `--as stdout`"
+        );
+        told.refused(1, &[&says]);
+    }
+}
+
+#[test]
+fn a_listing_leaves_no_trace_on_the_device_host() {
+    let (mut share, address) = Service::share("pattern:rate=1", &["--name", "p"]);
+    for _ in 0..20 {
+        outboard(&["devices", &address]).done();
+    }
+    let top = outboard(&["top", "--once", "--json"]).done();
+    assert!(!top.text().contains("did not reconnect"), "{}", top.text());
+    let lost = share.pending().into_iter().find(|event| event["event"] == "link-lost");
+    assert_eq!(lost, None);
+}
+
+#[test]
+fn a_host_without_a_program_passes_messages_on() {
+    let (source, sink) = (&["--via", "exec(source=cat)"][..], &["--via", "exec(sink=cat)"][..]);
+    for (of_share, of_attach) in [(source, &[][..]), (&[], sink), (source, sink)] {
+        let (share, address) = Service::share("exec:echo hello", &[&["--name", "text"], of_share].concat());
+        let from = format!("{address}/text");
+        let told = outboard(&[&["attach", &from, "--as", "stdout"], of_attach].concat()).done();
+        assert_eq!(told.text(), "hello\n", "{of_share:?} {of_attach:?}");
+        assert_eq!(share.stop(), Some(0));
+    }
 }

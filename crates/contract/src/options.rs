@@ -11,7 +11,8 @@ use thiserror::Error;
 pub enum Scope {
     /// Either host: the option is part of a proposed pipeline.
     Agreed,
-    /// Only this host's command line or configuration file: paths, commands, keys.
+    /// Only this host's command line or configuration file: paths, commands, keys. A peer may name the pair, and the option
+    /// then has its default, which must be harmless.
     Local,
 }
 

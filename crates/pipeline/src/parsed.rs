@@ -79,7 +79,7 @@ pub struct Isolation {
 pub enum Origin {
     /// This host's command line or configuration file.
     Local,
-    /// The other host. It chooses no link, and it names no pair with paths, commands or keys.
+    /// The other host. It chooses no link, and sets no path, command or key.
     Peer,
 }
 
@@ -169,18 +169,7 @@ impl Pipeline {
         table: &'static [&'static dyn Pair],
         origin: Origin,
     ) -> Result<Pipeline, PipelineError> {
-        Self::parse_beside(text, table, origin, &[])
-    }
-
-    /// As [`Pipeline::parse`]. A peer may also name the restricted pairs in `names`, because this host names
-    /// them too.
-    pub(crate) fn parse_beside(
-        text: &str,
-        table: &'static [&'static dyn Pair],
-        origin: Origin,
-        names: &[PairUse],
-    ) -> Result<Pipeline, PipelineError> {
-        let checker = Checker { text, table, origin, names };
+        let checker = Checker { text, table, origin };
         let syntax::Written { link, calls } = syntax::parse(text)?;
         let link = link.as_ref();
         link.map(|link| checker.link(link)).transpose()?;
@@ -354,15 +343,10 @@ fn is_own(pair: &dyn Pair, option: &str) -> bool {
     pair.options().iter().any(|spec| spec.name == option)
 }
 
-fn has_local(pair: &dyn Pair) -> bool {
-    pair.options().iter().any(|spec| spec.scope == Scope::Local)
-}
-
 struct Checker<'a> {
     text: &'a str,
     table: &'static [&'static dyn Pair],
     origin: Origin,
-    names: &'a [PairUse],
 }
 
 impl Checker<'_> {
@@ -383,14 +367,6 @@ impl Checker<'_> {
                 version.value
             );
             return Err(PipelineError::new(self.text, version.place.clone(), problem));
-        }
-        let named_here = || self.names.iter().any(|used| used.pair.name() == name.value);
-        if self.origin == Origin::Peer && has_local(*pair) && !named_here() {
-            let problem = format!(
-                "`{}` has options that only a host itself may set: it runs only if that host names it",
-                name.value
-            );
-            return Err(PipelineError::new(self.text, name.place.clone(), problem));
         }
         let link = call.link.as_ref().or(all);
         let (options, running, isolation) = self.options(*pair, call)?;

@@ -16,15 +16,15 @@ impl Requirement {
         Requirement { own }
     }
 
-    /// Parses a peer's proposal. Returns this host's own pipeline if they are equal. The peer may name a pair
-    /// with local options if this host names it too. Errors point at the first pair that differs.
+    /// Parses a peer's proposal. Returns this host's own pipeline if they are equal. Errors point at
+    /// the first pair that differs.
     pub fn accept(
         &self,
         proposal: &str,
         table: &'static [&'static dyn Pair],
     ) -> Result<Pipeline, PipelineError> {
         let own = self.own.pairs();
-        let proposed = Pipeline::parse_beside(proposal, table, Origin::Peer, own)?;
+        let proposed = Pipeline::parse(proposal, table, Origin::Peer)?;
         if proposed == self.own {
             return Ok(self.own.clone());
         }
