@@ -121,9 +121,9 @@ fn figures_are_reported_every_second() {
     let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null", "-v"]);
     let figures = attach.wait("stats");
     assert!(figures["stats"]["incoming"]["messages"].is_u64(), "{figures}");
+    share.wait("stats");
     assert_eq!(attach.stop(), Some(0), "a signal is a wish, not a failure");
     share.wait("peer-left");
-    assert!(share.seen.iter().any(|event| event["event"] == "stats"));
 }
 
 #[test]
