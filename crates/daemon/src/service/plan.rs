@@ -81,12 +81,20 @@ impl Source {
         Plan::of(&words, fleet).map_err(|error| self.named(error))
     }
 
-    /// Adds the name of the source to an error.
+    /// Adds the name of the source to an error of the user.
     fn named(&self, error: ServiceError) -> ServiceError {
+        match error {
+            ServiceError::Usage(problem) => ServiceError::Usage(format!("{}{problem}", self.prefix())),
+            other => other,
+        }
+    }
+
+    /// The name of the source before an error.
+    fn prefix(&self) -> String {
         match self {
-            Source::File(path) => named(&path.display().to_string(), error),
-            Source::Text(_) => named("-", error),
-            Source::Share(_) => error,
+            Source::File(path) => format!("{}: ", path.display()),
+            Source::Text(_) => "-: ".into(),
+            Source::Share(_) => String::new(),
         }
     }
 
@@ -116,7 +124,7 @@ impl Source {
         let (plan, file) = (self.plan()?, self.words()?);
         let check = |at, place: String| {
             listening::check(at).map_err(|error| {
-                self.named(ServiceError::Usage(format!("{place}: listening on {at}: {error}")))
+                ServiceError::os(format!("{}{place}: listening on {at}", self.prefix()), error)
             })
         };
         for at in plan.shares.iter().map(|share| share.request.listen) {
