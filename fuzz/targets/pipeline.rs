@@ -1,8 +1,8 @@
 //! Pipelines from the network, checked against every pair. The result is a printable error, or a pipeline
-//! without local options whose canonical text parses to the same pipeline.
+//! with the defaults of this host's own options whose canonical text parses to the same pipeline.
 #![no_main]
 
-use contract::Scope;
+use contract::{Options, Scope};
 use libfuzzer_sys::fuzz_target;
 use pipeline::{Origin, Pipeline, Requirement};
 use stages::PAIRS;
@@ -11,7 +11,10 @@ fuzz_target!(|text: &str| {
     match Pipeline::parse(text, PAIRS, Origin::Peer) {
         Ok(parsed) => {
             for used in parsed.pairs() {
-                assert!(used.pair.options().iter().all(|option| option.scope != Scope::Local));
+                let defaults = Options::defaults(used.pair.options()).expect("a pair without required options");
+                for option in used.pair.options().iter().filter(|option| option.scope == Scope::Local) {
+                    assert!(used.options.value(option.name) == defaults.value(option.name));
+                }
                 assert!(used.link.is_none());
             }
             let again =

@@ -3,7 +3,8 @@
 //! The application host proposes pipelines as canonical text. The device host parses that text as untrusted input
 //! and answers with the final text, or with an error that names the pair it refuses.
 
-use contract::{Description, FlowDirection, FlowOffer, Format, Options, Scope, Shared};
+use crate::programs::half_of;
+use contract::{Description, FlowDirection, FlowOffer, Format, Options, Role, Scope, Shared};
 use flow::types::FlowPlan;
 use modules::{Pipelines, registry};
 use pipeline::{Origin, PairUse, Pipeline, Requirement};
@@ -24,7 +25,7 @@ pub fn answer(
     let shared = Shared::default();
     for (index, offer) in description.flows.iter().enumerate() {
         let pipeline = choose(offer, offered, proposed)?.with_outlets(&offered.outlets);
-        pipeline.check(&offer.format).map_err(|error| error.to_string())?;
+        check(&pipeline, &offer.format, Role::Device, offer.direction)?;
         let flow = first_flow + index as u32;
         agreed.push(AgreedFlow {
             flow,
@@ -38,6 +39,12 @@ pub fn answer(
         plans.push(FlowPlan { flow, direction, class, format, pipeline, requested: Vec::new(), site });
     }
     Ok((agreed, plans))
+}
+
+/// Checks that the pipeline takes the format, and that the host with this role can make its halves.
+fn check(pipeline: &Pipeline, format: &Format, host: Role, direction: FlowDirection) -> Result<(), String> {
+    let formats = pipeline.check(format);
+    formats.and_then(|_| pipeline.check_half(half_of(host, direction))).map_err(|error| error.to_string())
 }
 
 fn choose(
@@ -99,7 +106,7 @@ pub fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result<Pipeli
         FlowDirection::ApplicationToDevice => (None, Some(text)),
     };
     let pipeline = choose(&offer, own, proposed)?;
-    pipeline.check(&plan.format).map_err(|error| error.to_string())?;
+    check(&pipeline, &plan.format, Role::Device, plan.direction)?;
     pipeline.in_place_of(&plan.pipeline).map_err(|error| error.to_string())
 }
 
@@ -130,7 +137,7 @@ pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Re
                     flow.format
                 )
             })?;
-            pipeline.check(&format).map_err(|error| error.to_string())?;
+            check(&pipeline, &format, Role::Application, flow.direction)?;
             let (direction, class) = (flow.direction, flow.class);
             let site = keys.site(direction, &shared);
             Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, requested: Vec::new(), site })

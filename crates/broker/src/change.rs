@@ -6,7 +6,8 @@
 
 use crate::agree;
 use crate::console::Answer;
-use contract::{FlowDirection, Role};
+use crate::programs::half_of;
+use contract::{FlowDirection, Half, Role};
 use flow::types::{FlowPlan, driver_of};
 use modules::Pipelines;
 use modules::registry;
@@ -97,6 +98,7 @@ impl PipelineChangeBroker {
         let text = edit.apply(plan.pipeline.text()).map_err(|error| error.to_string())?;
         let pipeline = Pipeline::parse(&text, registry::pairs(), Origin::Local)
             .and_then(|pipeline| pipeline.check(&plan.format).map(|_| pipeline))
+            .and_then(|pipeline| pipeline.check_half(half_of(role, plan.direction)).map(|()| pipeline))
             .and_then(|pipeline| pipeline.in_place_of(&plan.pipeline))
             .map_err(|error| error.to_string())?;
         self.pending.insert(plan.flow, Requester::Here { visitor, pipeline: pipeline.clone() });
@@ -253,7 +255,7 @@ pub fn no_such_flow(name: &str, back: bool) -> Answer {
 
 /// Returns whether a flow in this direction starts at the host with this role.
 fn starts_at(direction: FlowDirection, role: Role) -> bool {
-    (direction == FlowDirection::DeviceToApplication) == (role == Role::Device)
+    half_of(role, direction) == Half::Source
 }
 
 #[cfg(test)]

@@ -31,9 +31,10 @@ pub fn check_programs(pipelines: &Pipelines, host: Option<Role>) -> Result<(), S
             if let (Some(own), Some(host)) = (own, host) {
                 check_half(used, own, host, option)?;
             }
-            for half in
-                [Half::Source, Half::Sink].into_iter().filter(|half| own.is_none_or(|own| own == *half))
-            {
+            let halves = [Half::Source, Half::Sink];
+            for half in halves.into_iter().filter(|half| own.is_none_or(|own| own == *half)) {
+                let checked = used.pair.check_half(half, &used.options);
+                checked.map_err(|problem| wrong(used, problem))?;
                 used.pair.program(&used.options, half).map_or(Ok(()), |words| check_program(used, words))?;
             }
         }
@@ -42,7 +43,7 @@ pub fn check_programs(pipelines: &Pipelines, host: Option<Role>) -> Result<(), S
 }
 
 /// The half of a pair that runs on the host with this role.
-fn half_of(host: Role, direction: FlowDirection) -> Half {
+pub(crate) fn half_of(host: Role, direction: FlowDirection) -> Half {
     match (host, direction) {
         (Role::Device, FlowDirection::DeviceToApplication)
         | (Role::Application, FlowDirection::ApplicationToDevice) => Half::Source,
@@ -67,9 +68,13 @@ fn check_half(used: &PairUse, own: Half, host: Role, option: &str) -> Result<(),
     )))
 }
 
+fn wrong(used: &PairUse, problem: String) -> ServiceError {
+    ServiceError::Usage(format!("`{}`: {problem}", used.pair.name()))
+}
+
 /// Checks that the program exists and may be executed.
 fn check_program(used: &PairUse, words: &str) -> Result<(), ServiceError> {
-    let wrong = |problem: String| Err(ServiceError::Usage(format!("`{}`: {problem}", used.pair.name())));
+    let wrong = |problem| Err(wrong(used, problem));
     let Some(program) = shlex::split(words).and_then(|words| words.into_iter().next()) else {
         return wrong(format!("`{words}` is no command: a quotation mark is missing"));
     };

@@ -143,3 +143,19 @@ fn a_host_without_a_program_passes_messages_on() {
         assert_eq!(share.stop(), Some(0));
     }
 }
+
+#[test]
+fn a_stateful_half_without_its_program_is_refused_before_any_message() {
+    let (share, address) = Service::share("exec:echo hello", &["--name", "text"]);
+    let from = format!("{address}/text");
+    for isolate in ["false", "true"] {
+        let via = format!("exec(sink=cat, stateful=true, isolate={isolate})");
+        let says = "must also name the program of its half: source=PROGRAM";
+        outboard(&["attach", &from, "--as", "stdout", "--via", &via]).refused_with(1, says);
+    }
+    let nothing_named = ["attach", &from, "--as", "stdout", "--via", "exec(stateful=true)"];
+    outboard(&nothing_named).refused_with(2, "the program of its half: sink=PROGRAM");
+    // The device's messages wait for a driver that can pass them on.
+    assert_eq!(outboard(&["attach", &from, "--as", "stdout"]).done().text(), "hello\n");
+    assert_eq!(share.stop(), Some(0));
+}

@@ -133,6 +133,12 @@ pub trait Pair: Sync {
         Ok(())
     }
 
+    /// Checks that a host with these options can make this half.
+    fn check_half(&self, half: Half, options: &Options) -> Result<(), String> {
+        let _ = (half, options);
+        Ok(())
+    }
+
     /// Makes the transforming half. `format` enters it. By default the half passes everything on.
     fn source(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
         let _ = (options, format, site);

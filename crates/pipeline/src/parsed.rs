@@ -285,6 +285,20 @@ impl Pipeline {
         self.formats(format).map(|mut formats| formats.pop().unwrap_or_else(|| format.clone()))
     }
 
+    /// Checks that this host can make its half of each pair.
+    pub fn check_half(&self, half: Half) -> Result<(), PipelineError> {
+        let check = |used: &PairUse| {
+            used.pair.check_half(half, &used.options).map_err(|problem| {
+                PipelineError::new(
+                    &self.text,
+                    used.place.clone(),
+                    format!("`{}`: {problem}", used.pair.name()),
+                )
+            })
+        };
+        self.pairs.iter().try_for_each(check)
+    }
+
     /// Returns the format that enters each source half, and last the one on the network.
     pub fn formats(&self, format: &Format) -> Result<Vec<Format>, PipelineError> {
         let mut formats = vec![format.clone()];

@@ -154,10 +154,13 @@ impl Numbered for Content {
     fn fill(&self, number: u64, into: &mut [u8]) {
         let mut state = self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d);
         let mut word = number;
-        for chunk in into.chunks_mut(8) {
-            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        // Words of known length are stored, not copied by a call each.
+        let (words, rest) = into.as_chunks_mut();
+        for place in words {
+            *place = word.to_le_bytes();
             word = split_mix(&mut state);
         }
+        rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 }
 

@@ -5,10 +5,7 @@
 #[cfg(test)]
 mod tests;
 
-use contract::{
-    Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, PassThrough, Promises, Site, Stage,
-    StageError, StageResult, agreed, local,
-};
+use contract::{Format, Half, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, agreed, local};
 use std::time::Duration;
 
 /// The pair.
@@ -50,15 +47,6 @@ static OPTIONS: [OptionSpec; 6] = [
     ),
 ];
 
-fn half_of(options: &Options, half: Half) -> StageResult<Box<dyn Stage>> {
-    match options.flag("stateful") {
-        false => Ok(Box::new(PassThrough)),
-        true => Err(StageError::Own(format!(
-            "with stateful=true this host must also name the program of its half: {half}=PROGRAM"
-        ))),
-    }
-}
-
 impl Pair for Exec {
     fn entry(&self) -> ModuleEntry {
         ModuleEntry {
@@ -95,11 +83,12 @@ impl Pair for Exec {
         }
     }
 
-    fn source(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        half_of(options, Half::Source)
-    }
-
-    fn sink(&self, options: &Options, _format: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        half_of(options, Half::Sink)
+    fn check_half(&self, half: Half, options: &Options) -> Result<(), String> {
+        match options.flag("stateful") && self.program(options, half).is_none() {
+            true => Err(format!(
+                "with stateful=true this host must also name the program of its half: {half}=PROGRAM"
+            )),
+            false => Ok(()),
+        }
     }
 }

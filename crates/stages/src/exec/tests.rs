@@ -33,6 +33,8 @@ fn programs_are_not_sent_to_the_peer_nor_taken_from_it() {
 #[test]
 fn a_stateful_half_needs_its_program_named() {
     let options = Options::check(Exec.options(), [("stateful", "true")]).unwrap();
-    let refused = Exec.sink(&options, &Format::Bytes, &testkit::stage::site(1)).err().unwrap();
-    assert!(refused.to_string().contains("sink=PROGRAM"), "{refused}");
+    let refused = Exec.check_half(Half::Sink, &options).unwrap_err();
+    assert!(refused.contains("sink=PROGRAM"), "{refused}");
+    let options = Options::check(Exec.options(), [("stateful", "true"), ("sink", "cat")]).unwrap();
+    assert_eq!(Exec.check_half(Half::Sink, &options), Ok(()));
 }
