@@ -172,7 +172,12 @@ fn ask_code(place: &str) -> Result<Code, Failure> {
 }
 
 fn resolve(address: &str) -> Result<Vec<SocketAddr>, Failure> {
-    sys::address::resolve(address).map_err(|error| Failure::Failed(format!("{address}: {error}")))
+    sys::address::resolve(address).map_err(|error| {
+        let host = sys::address::host_of(address);
+        let advice =
+            format!("if `{host}` is no name in this network, write that host's address behind the @");
+        Failure::Failed(format!("{address}: {error} ({advice})"))
+    })
 }
 
 /// Returns this host's address for other hosts, if it has one.

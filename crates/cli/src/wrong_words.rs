@@ -87,8 +87,19 @@ fn unknown_argument(command: &str, word: &str, words: &[String]) -> Option<Strin
     if let Some(option) = word.strip_prefix("--") {
         let owners = all.get_subcommands().filter(|owner| !owner.is_hide_set() && has_option(owner, option));
         let owners: Vec<_> = owners.map(|owner| format!("`outboard {}`", owner.get_name())).collect();
-        return (!owners.is_empty())
-            .then(|| format!("`--{option}` is an option of {}", owners.join(" and ")));
+        if !owners.is_empty() {
+            return Some(format!("`--{option}` is an option of {}", owners.join(" and ")));
+        }
+        return match option {
+            "to" | "into" | "out" | "output" => Some("`--as` names the application".into()),
+            "module" | "pair" | "program" | "pipe" => {
+                Some("`--via` takes pairs and programs: `--via 'exec(./module.py)'`".into())
+            }
+            _ if is_device_option(option) => Some(format!(
+                "`{option}` is an option of a device, behind its address: `outboard {command} DEVICE:…,{option}=…`"
+            )),
+            _ => None,
+        };
     }
     let has_own = all.find_subcommand(command).is_some_and(|own| has_option(own, word));
     if has_own {
@@ -97,6 +108,14 @@ fn unknown_argument(command: &str, word: &str, words: &[String]) -> Option<Strin
     let before = words.iter().position(|known| known == word)?.checked_sub(1)?;
     let before = words.get(before).filter(|_| before > 0)?;
     match command {
+        _ if before.starts_with("exec:") && matches!(command, "share" | "connect" | "attach") => {
+            let rest = words.iter().skip_while(|known| *known != before);
+            let device: Vec<_> =
+                rest.take_while(|word| !word.starts_with("--")).map(String::as_str).collect();
+            let device = device.join(" ");
+            let device = shlex::try_quote(&device).unwrap_or_default();
+            Some(format!("a command is one word for the shell: `outboard {command} {device}`"))
+        }
         "share" if word.contains('=') => {
             let separator = if before.contains(':') { ',' } else { ':' };
             Some(format!("options belong to the device: `outboard share {before}{separator}{word}`"))
@@ -107,6 +126,11 @@ fn unknown_argument(command: &str, word: &str, words: &[String]) -> Option<Strin
         "devices" => Some(format!("`outboard devices {before}` lists the devices of that host")),
         _ => None,
     }
+}
+
+fn is_device_option(name: &str) -> bool {
+    let mut options = modules::registry::device_classes().iter().flat_map(|class| class.entry().options);
+    options.any(|option| option.name == name)
 }
 
 #[cfg(test)]
@@ -130,6 +154,11 @@ mod tests {
             ("outboard share pattern via null", "write `--via`"),
             ("outboard share pattern --as stdout", "`--as` is an option of `outboard attach`"),
             ("outboard attach a/b --name c", "`--name` is an option of `outboard share` and `outboard pair`"),
+            ("outboard share pattern --frame line", "`outboard share DEVICE:…,frame=…`"),
+            ("outboard attach a/b --to c", "`--as` names"),
+            ("outboard share pattern --module ./a.py", "`--via 'exec(./module.py)'`"),
+            ("outboard share exec:seq -f %g 9 --name n", "`outboard share 'exec:seq -f %g 9'`"),
+            ("outboard share exec:seq 1 12", "`outboard share 'exec:seq 1 12'`"),
             ("outboard pair 1234-5678 studio", "`outboard pair 1234-5678@studio`"),
             ("outboard change plc null", "`outboard change plc --via 'null'`"),
             ("outboard connect studio/plc", "`outboard attach HOST/NAME`"),

@@ -497,7 +497,9 @@ fn check_words(place: &str, line: &str) {
         }
         if let Some(file) = as_run_file(command, &words[2..]) {
             let ended = outboard_fed(&["run", "--check", "-"], file.as_bytes());
-            assert_eq!(ended.code, Some(0), "{place}: {line}\n{file}\n{}", ended.stderr);
+            // A page may name programs that are not on this machine.
+            let is_absent = ended.stderr.contains(": there is no program `");
+            assert!(ended.code == Some(0) || is_absent, "{place}: {line}\n{file}\n{}", ended.stderr);
         }
     }
 }

@@ -150,7 +150,7 @@ fn check(ended: &Ended, text: &str, lines: u64, failures: &BTreeMap<u64, char>, 
     let code = if failures.is_empty() { 0 } else { 1 };
     assert_eq!(ended.code, Some(code), "{what}: {}", ended.stderr);
     if lost > 1 {
-        let says = format!("{lost} messages were lost: {lost} (exec: crashed the module three times)");
+        let says = format!("{lost} messages were lost: {lost} (exec: the module failed on each)");
         assert!(ended.stderr.contains(&says), "{what}: {}", ended.stderr);
     }
 }
@@ -308,7 +308,7 @@ fn attach_ends_with_status_1_after_a_loss_in_its_half() {
     let scratch = Scratch::new();
     let Some(modules) = Modules::new(&scratch) else { return };
     let via = format!("exec(sink=\"{} {}\")", modules.commands[0], argument(&sevens(30, 'e')));
-    let reason = "exec: crashed the module three times";
+    let reason = "exec: the module failed on each";
     let (events, _) = three_of_30_are_lost(&scratch, "exec()", &["--via", &via], reason);
     assert!(events.contains("lost message 27, which it cannot process: failed: ValueError"), "{events}");
 }
@@ -318,7 +318,7 @@ fn attach_ends_with_status_1_after_a_loss_on_the_device_host() {
     let scratch = Scratch::new();
     let Some(modules) = Modules::new(&scratch) else { return };
     let via = format!("exec(source=\"{} {}\")", modules.commands[0], argument(&sevens(30, 'e')));
-    let reason = "on the device host: exec: crashed the module three times";
+    let reason = "on the device host: exec: the module failed on each";
     let (_, mut share) = three_of_30_are_lost(&scratch, &via, &["--via", "exec()"], reason);
     let names =
         |share: &mut Service| share.wait("module")["incident"].as_str().unwrap().contains("lost message 27,");

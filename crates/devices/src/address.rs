@@ -281,9 +281,16 @@ fn unknown_class(kind: &str, rest: &str, role: Role) -> String {
             };
             format!("there is no device class `{kind}`; did you mean `{near}{target}`?{list}")
         }
+        None if kind.contains(char::is_whitespace) => {
+            format!("write `exec:{kind}{target}` for a program, which `sh` runs")
+        }
         None => {
             let known: Vec<_> = known().collect();
-            format!("there is no device class `{kind}`; the classes are: {}", known.join(", "))
+            let file = match role {
+                Role::Application if rest.is_empty() => format!(" (`file:{kind}` is a file)"),
+                _ => String::new(),
+            };
+            format!("there is no device class `{kind}`{file}; the classes are: {}", known.join(", "))
         }
     }
 }

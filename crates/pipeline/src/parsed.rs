@@ -369,7 +369,11 @@ impl Checker<'_> {
         let name = &call.name;
         let Some(pair) = self.table.iter().find(|pair| pair.name() == name.value) else {
             let known = || self.table.iter().map(|pair| pair.name());
-            return Err(self.unknown("pair", name, known()));
+            let mut error = self.unknown("pair", name, known());
+            if nearest(name.value, known()).is_none() && known().any(|name| name == "exec") {
+                error.problem.push_str("; a program of yours runs in `exec(PROGRAM)`");
+            }
+            return Err(error);
         };
         if let Some(version) = &call.version
             && version.value != pair.version()

@@ -27,6 +27,9 @@ pub(crate) struct Written<'a> {
     pub(crate) calls: Vec<Call<'a>>,
 }
 
+/// The most characters of a value that an error advises to write.
+const ADVICE_CHARS_MAX: usize = 60;
+
 /// A pair as written.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
@@ -118,6 +121,12 @@ impl<'a> Parser<'a> {
                         self.wrong("expected `|` or the end; options follow a pair's name directly, once")
                     );
                 }
+                Some(':') => {
+                    let name = calls.last().map_or("", |call| call.name.value);
+                    let value = self.up_to_the_next_pair(self.at + 1);
+                    let problem = format!("options are in parentheses: write `{name}({value})`");
+                    return Err(self.wrong(problem));
+                }
                 Some(_) => return Err(self.wrong("expected `|` before the next pair, or the end")),
             }
         }
@@ -139,6 +148,12 @@ impl<'a> Parser<'a> {
         let from = self.at;
         let link = if self.take('@') { Some(self.take_while(is_name_char, "a link's name")?) } else { None };
         self.skip_space();
+        if let Some('.' | '/' | '~') = self.peek() {
+            let program = self.up_to_the_next_pair(self.at);
+            return Err(
+                self.wrong(format!("a program of yours runs in the pair `exec`: write `exec({program})`"))
+            );
+        }
         let name = self.take_while(is_name_char, "a pair's name")?;
         let version = if self.take('/') { Some(self.version()?) } else { None };
         let mut arguments = Vec::new();
@@ -162,6 +177,19 @@ impl<'a> Parser<'a> {
             }
         }
         Ok(Call { link, name, version, arguments, place: from..self.at })
+    }
+
+    /// Returns the text from a place up to the next `|`, as the value of an option.
+    fn up_to_the_next_pair(&self, from: usize) -> String {
+        let rest = &self.text[from..];
+        let value = rest.split('|').next().unwrap_or(rest).trim();
+        let value = match value.char_indices().nth(ADVICE_CHARS_MAX) {
+            Some((end, _)) => format!("{}…", &value[..end]),
+            None => value.into(),
+        };
+        let mut written = String::new();
+        quote(&value, &mut written);
+        written
     }
 
     fn version(&mut self) -> Result<Spanned<u16>, PipelineError> {

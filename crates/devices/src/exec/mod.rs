@@ -39,6 +39,10 @@ impl DeviceClass for Exec {
 
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
         Framing::of(spec)?;
+        if let Some(word) = program::unknown(&spec.target) {
+            let problem = format!("there is no program `{word}`");
+            return Err(DeviceError::Spec { what: format!("`exec:{}`", spec.target), problem });
+        }
         Ok(plain::both_flows())
     }
 

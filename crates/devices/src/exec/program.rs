@@ -95,6 +95,20 @@ pub(crate) struct Started {
     pub(crate) control: OwnedFd,
 }
 
+/// Returns the first word of the command if the shell knows neither a program nor a command of its own by that name. A
+/// first word with a special meaning is not checked.
+pub(crate) fn unknown(command: &str) -> Option<&str> {
+    let word = command.split_whitespace().next()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '+');
+    let looked_up = || {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "command -v \"$0\"", word]).stdin(Stdio::null()).stdout(Stdio::null());
+        shell.stderr(Stdio::null()).status()
+    };
+    let is_unknown = word.chars().all(is_plain) && looked_up().is_ok_and(|status| !status.success());
+    is_unknown.then_some(word)
+}
+
 /// Starts `command` in a shell, in its own process group, so that all its processes can be killed.
 pub(crate) fn start(command: &str) -> io::Result<Started> {
     let (control, supervisor_end) =

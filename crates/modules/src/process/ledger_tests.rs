@@ -357,7 +357,7 @@ fn after_a_death_inputs_are_on_trial_and_the_one_that_kills_alone_is_dropped() {
     hand_over_one(&mut ledger);
     assert_eq!(ledger.on_death(0, false), Death { dropped: Some(2), ..Death::default() });
     let drops: Vec<_> = ledger.drops().map(|drop| (drop.reason, drop.count, drop.is_loss)).collect();
-    assert_eq!(drops, [("crashed the module three times", 1, true)]);
+    assert_eq!(drops, [("the module failed on each", 1, true)]);
     assert_eq!(ledger.next_gap(), Some(0), "the next process is told that something is missing");
     hand_over_one(&mut ledger);
     ledger.on_output(message(3)).unwrap();

@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use wire::module::{MODULE_HEADER_BYTES, ModuleHeader};
-use wire::{BODY_BYTES_MAX, Container, ModuleFrame, Word};
+use wire::{BODY_BYTES_MAX, Container, ModuleFrame, WireError, Word};
 
 /// Most bytes per read.
 const READ_BYTES: usize = 64 << 10;
@@ -107,8 +107,9 @@ impl Containers {
             self.buffer.used += Word::BYTES;
             return Ok(Some(Part::Word(word)));
         }
-        let header = Container::parse(header, BODY_BYTES_MAX)
-            .map_err(|error| ProtocolError(format!("its output is not a container: {error}")))?;
+        let header = Container::parse(header, BODY_BYTES_MAX).map_err(|error| {
+            ProtocolError(format!("its output is not a container: {}", reason(header, &error)))
+        })?;
         let (length, created) = (header.length as usize, Time(header.created));
         if let Some(body) = rest.get(..length) {
             let body = Bytes::copy_from_slice(body);
@@ -122,6 +123,18 @@ impl Containers {
             self.large = Some(Large { created, body, length });
         }
         Ok(None)
+    }
+}
+
+/// Returns the reason why the bytes are no container; a module that prints text is told where text goes.
+fn reason(header: &[u8], error: &WireError) -> String {
+    let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    match header.iter().all(is_text) {
+        true => format!(
+            "it begins with the text {:?}; standard output carries messages: print to standard error",
+            String::from_utf8_lossy(header)
+        ),
+        false => error.to_string(),
     }
 }
 

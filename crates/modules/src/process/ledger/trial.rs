@@ -30,7 +30,7 @@ const OWN_QUARTERS: u32 = 4;
 const EARLY_DEATHS_MAX: u32 = 3;
 
 /// Reason of a dropped input.
-const KILLED: &str = "crashed the module three times";
+const KILLED: &str = "the module failed on each";
 
 /// Inputs on trial.
 #[derive(Debug, Clone, Copy)]

@@ -169,7 +169,8 @@ impl Supervisor {
         if death.suspect.is_none() && death.dropped.is_none() || !is_on_trial {
             let mut text = format!("{cause}; restart in {delay:?}");
             if death.replayed > 0 {
-                text.push_str(&format!(", {} messages are replayed", death.replayed));
+                let messages = if death.replayed == 1 { "message is" } else { "messages are" };
+                text.push_str(&format!(", {} {messages} replayed", death.replayed));
             }
             stage_state.add_incident(text);
         }
