@@ -304,6 +304,18 @@ fn a_module_that_does_not_start_is_abandoned_at_once() {
 }
 
 #[test]
+fn a_program_that_knows_no_containers_ends_with_status_1() {
+    let scratch = Scratch::new();
+    // Lines of 100 bytes: the filter turns the length 100, `d`, into 68, `D`.
+    let lines = scratch.path("long");
+    std::fs::write(&lines, format!("{:099}\n", 7).repeat(3)).unwrap();
+    let filter = "exec(source=\"sed -u y/d/D/\")";
+    let out = format!("file:{}", scratch.path("out"));
+    let ended = outboard(&["connect", &format!("file:{lines},frame=line"), &out, "--via", filter]);
+    ended.refused_with(1, "exec: the message may be damaged");
+}
+
+#[test]
 fn attach_ends_with_status_1_after_a_loss_in_its_half() {
     let scratch = Scratch::new();
     let Some(modules) = Modules::new(&scratch) else { return };

@@ -711,6 +711,16 @@ impl Ledger {
         self.handed
     }
 
+    /// The process wrote rubbish behind its last output. That output may be damaged, too, unless the process reported
+    /// that it was complete. Returns whether the present process has made one; it counts as a loss.
+    pub(super) fn doubt_last_output(&mut self) -> bool {
+        let may_be_damaged = !self.reports_done && self.finished > self.process_first;
+        if may_be_damaged {
+            self.drops.push(Drop { reason: "the message may be damaged", count: 1, is_loss: true });
+        }
+        may_be_damaged
+    }
+
     /// Number of the first unfinished input.
     pub(super) fn committed(&self) -> u64 {
         self.committed

@@ -54,14 +54,24 @@ pub(super) enum State {
 enum Status {
     Alive,
     Ended,
-    Failed { stage: usize, why: String, is_outside: bool },
+    Failed { stage: usize, why: String, blame: Blame },
 }
 
 impl Status {
-    /// A failure that was not caused from outside.
+    /// A failure of the process itself.
     fn failed(stage: usize, why: String) -> Status {
-        Status::Failed { stage, why, is_outside: false }
+        Status::Failed { stage, why, blame: Blame::Process }
     }
+}
+
+/// The cause of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    Process,
+    /// The process wrote bytes that the protocol does not have.
+    Output,
+    /// Somebody else ended the process.
+    Outside,
 }
 
 /// Data of one stage.
@@ -319,9 +329,7 @@ impl Supervisor {
                         self.release_outputs();
                         self.state = State::Waiting(now);
                     }
-                    Status::Failed { stage, why, is_outside } => {
-                        self.on_failure(stage, &why, is_outside, now)
-                    }
+                    Status::Failed { stage, why, blame } => self.on_failure(stage, &why, blame, now),
                 },
             }
         }
@@ -382,7 +390,8 @@ impl Supervisor {
             Ok(ReadOutcome::Messages) => None,
             Ok(ReadOutcome::All(status)) => status,
             Err(StageFault { stage, error: ProtocolError(problem) }) => {
-                return Status::failed(stage, format!("was killed: {problem}"));
+                let why = format!("was killed: {problem}");
+                return Status::Failed { stage, why, blame: Blame::Output };
             }
         };
         if ledger.is_untouched() && ledger.next_era().is_some() {
@@ -403,7 +412,7 @@ impl Supervisor {
                 false => Status::Failed {
                     stage,
                     why: exit::describe(status),
-                    is_outside: exit::is_outside(status),
+                    blame: if exit::is_outside(status) { Blame::Outside } else { Blame::Process },
                 },
             };
         }

@@ -1,7 +1,7 @@
 //! Failures of the processes of a run: silence, the report of a failure, the back-off before a restart.
 
 use super::super::group::PROBE;
-use super::{State, Status, Supervisor};
+use super::{Blame, State, Status, Supervisor};
 use crate::process::ledger::Death;
 use contract::{Time, interned};
 use std::time::Duration;
@@ -84,7 +84,8 @@ impl Supervisor {
     }
 
     /// A process failed: ends the run and schedules a restart.
-    pub(super) fn on_failure(&mut self, stage: usize, why: &str, is_outside: bool, now: Time) {
+    pub(super) fn on_failure(&mut self, stage: usize, why: &str, blame: Blame, now: Time) {
+        let is_outside = blame == Blame::Outside;
         // Confirmed output leaves with the mark of its own incarnation.
         self.release_outputs();
         let was_on_trial = self.ledger.is_on_trial();
@@ -100,6 +101,8 @@ impl Supervisor {
         if is_early && !is_outside && self.has_too_many_early_exits(now) {
             return self.abandon(stage, why);
         }
+        let is_damaged =
+            blame == Blame::Output && !self.ledger.has_read(unread) && self.ledger.doubt_last_output();
         let death = self.ledger.on_death(unread, is_outside);
         if death.dropped.is_some() {
             self.attempts = 0;
@@ -108,6 +111,9 @@ impl Supervisor {
         // The old state is dropped here, which kills the processes.
         self.state = State::Waiting(now.after(delay));
         let cause = self.cause(stage, why);
+        if is_damaged {
+            self.stages[stage].add_loss(format!("the last message that left may be damaged: {cause}"));
+        }
         self.report_failure(stage, &cause, death, delay, was_on_trial && !is_outside);
         self.request_renewal();
     }
