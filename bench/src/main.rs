@@ -119,6 +119,8 @@ enum Experiment {
     /// Goodput of one flow over fast, long and lossy networks, beside iperf3 (needs root)
     #[command(name = "longfat")]
     LongFat(longfat::LongFatSetting),
+    /// The transport `striped`: connections found, beside fixed numbers and background traffic (needs root)
+    Striped(longfat::striped::StripedSetting),
     /// Wake-ups, bytes and processor time of devices that nobody touches, and the first event afterwards (needs root)
     Idle(idle::IdleSetting),
     /// Cost of faults, for each class of device: cut links, killed processes, full disks and more (needs root)
@@ -263,6 +265,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Sockets(setting) => sockets::run(setting)?,
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::LongFat(setting) => longfat::run(setting)?,
+        Experiment::Striped(setting) => longfat::striped::run(setting)?,
         Experiment::Idle(setting) => idle::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Chaos(setting) => chaos::run(setting)?,

@@ -32,6 +32,7 @@ pub(super) const LINK_HELD_BACK: u8 = 8;
 pub(super) const PARTNER_RETURNED: u8 = 9;
 pub(super) const MISSED: u8 = 10;
 pub(super) const LOST: u8 = 11;
+pub(super) const WAYS_WANTED: u8 = 12;
 
 /// Drivers that a session of one device can have.
 pub(super) const DRIVERS: std::ops::Range<u32> = 0..4;
@@ -90,6 +91,7 @@ fn valid() -> Vec<Vec<u8>> {
         notice(1, PARTNER_RETURNED, |w| w),
         text(LINK_FAILED),
         notice(1, LINK_HELD_BACK, |w| w),
+        notice(1, WAYS_WANTED, |w| w.u32(128)),
         notice(1, CHANGED, |w| w.u8(0).u8(1).text("bundle(count=10) | compress(zstd, level=3)")),
         notice(1, FLOW_ENDED, |w| w.u8(1)),
         text(INCIDENT),

@@ -216,6 +216,9 @@ const MESSAGES: &[Hostile] = &[
     read("10,000 failed links", |sender| {
         sender.send(&notices(LINK_FAILED, |w| w.text(&tricks())).repeat(2500))
     }),
+    read("10,000 requests for 128 connections", |sender| {
+        sender.send(&notices(WAYS_WANTED, |w| w.u32(128)).repeat(2500))
+    }),
     read("10,000 held back links", |sender| sender.send(&notices(LINK_HELD_BACK, |w| w).repeat(2500))),
     read("a change to `exec(source=…)`, and a request to start it", |sender| {
         let file = made_by_program(sender.directory);

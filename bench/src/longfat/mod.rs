@@ -6,6 +6,7 @@
 
 mod ours;
 mod rivals;
+pub(crate) mod striped;
 
 use crate::plot::{Chart, Line, Scale, Stroke};
 use crate::programs::{beside, progress};
@@ -14,6 +15,7 @@ use crate::setting::Failure;
 use clap::Args;
 use rivals::Rival;
 use serde_json::{Value, json};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +57,12 @@ pub(crate) struct LongFatSetting {
     picture: Option<PathBuf>,
 }
 
+impl LongFatSetting {
+    fn words<'a>(&'a self, transport: &'a str) -> ours::Words<'a> {
+        ours::Words { transport, attach: self.options.as_deref(), share: None }
+    }
+}
+
 /// A network between the two hosts.
 #[derive(Debug, Clone, Copy)]
 struct Network {
@@ -62,6 +70,13 @@ struct Network {
     round_trip_ms: u32,
     loss_percent: f64,
     queue: u32,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Network { rate_mbit, round_trip_ms, loss_percent, queue } = self;
+        write!(f, "{rate_mbit} Mbit/s, {round_trip_ms} ms, {loss_percent}% loss, a queue of {queue} packets")
+    }
 }
 
 impl Network {
@@ -139,7 +154,7 @@ fn measure(hosts: &Hosts, setting: &LongFatSetting) -> Result<Vec<Row>, Failure>
         network(0, 0.0).set(hosts)?;
         let mut undelayed = Vec::new();
         for transport in &setting.transports {
-            let flow = ours::Flow::start(hosts, transport, setting.options.as_deref())?;
+            let flow = ours::Flow::start(hosts, &setting.words(transport))?;
             undelayed.push(flow.goodput_mbit(lasts));
         }
         for &round_trip_ms in &setting.round_trips_ms {
@@ -150,7 +165,7 @@ fn measure(hosts: &Hosts, setting: &LongFatSetting) -> Result<Vec<Row>, Failure>
                 let rivals = setting.rivals.iter().map(rival).collect::<Result<_, _>>()?;
                 let mut ours = Vec::new();
                 for (transport, &undelayed) in setting.transports.iter().zip(&undelayed) {
-                    let start = || ours::Flow::start(hosts, transport, setting.options.as_deref());
+                    let start = || ours::Flow::start(hosts, &setting.words(transport));
                     let alone = start()?.goodput_mbit(lasts);
                     let beside = setting.beside.then(|| beside_cubic(hosts, start()?, lasts)).transpose()?;
                     ours.push(Ours { alone, undelayed, beside });
@@ -243,12 +258,25 @@ fn draw(setting: &LongFatSetting, rows: &[Row]) -> String {
     Chart { title, axes, scales: [Scale::Logarithmic, Scale::Linear], lines }.svg()
 }
 
+/// Runs an experiment between two hosts with a directory of their own.
+fn with_hosts<T>(
+    name: &str,
+    seed: u64,
+    act: impl FnOnce(&Hosts) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let directory = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
+    std::fs::create_dir(&directory)?;
+    let hosts = Hosts::new(None, &beside("netlab")?, &directory, seed);
+    let result = hosts.and_then(|hosts| act(&hosts));
+    if let Err(error) = std::fs::remove_dir_all(&directory) {
+        progress(&format!("cannot remove {}: {error}", directory.display()));
+    }
+    result
+}
+
 /// Runs `longfat`.
 pub(crate) fn run(setting: &LongFatSetting) -> Result<Value, Failure> {
-    let directory = std::env::temp_dir().join(format!("outboard-longfat-{}", std::process::id()));
-    std::fs::create_dir(&directory)?;
-    let hosts = Hosts::new(None, &beside("netlab")?, &directory, setting.seed);
-    let rows = hosts.and_then(|hosts| {
+    let rows = with_hosts("longfat", setting.seed, |hosts| {
         println!(
             "Goodput in Mbit/s, second half of {} s; a queue of {} packets; best: the best of iperf3; alone: without delay and loss",
             setting.seconds, setting.queue
@@ -259,12 +287,8 @@ pub(crate) fn run(setting: &LongFatSetting) -> Result<Value, Failure> {
             "{:>6} {:>5} {:>7} {rivals} {:>8} {:>8} {:>8} {:>6} {:>9} {:>9}{beside}",
             "Mbit/s", "ms", "loss", "ours", "Mbit/s", "of best", "link", "no delay", "reached"
         );
-        measure(&hosts, setting)
-    });
-    if let Err(error) = std::fs::remove_dir_all(&directory) {
-        progress(&format!("cannot remove {}: {error}", directory.display()));
-    }
-    let rows = rows?;
+        measure(hosts, setting)
+    })?;
     if let Some(file) = &setting.picture {
         std::fs::write(file, draw(setting, &rows))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;

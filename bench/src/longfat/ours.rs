@@ -1,7 +1,8 @@
 //! One flow of Outboard between two programs: both are threads of this process at the ends of Unix sockets.
 
-use crate::reliability::hosts::{ADDRESS_A, DEVICE, Host, Hosts, Service};
+use crate::reliability::hosts::{ADDRESS_A, DEVICE, Host, Hosts, PORT, Service};
 use crate::setting::Failure;
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,16 +14,26 @@ use std::time::{Duration, Instant};
 /// Bytes of one write or read of the programs.
 const PIECE_BYTES: usize = 256 << 10;
 
+/// The transport of a flow in words of the command line.
+pub(super) struct Words<'a> {
+    /// `default` for the program's choice.
+    pub(super) transport: &'a str,
+    /// Options of the application host, and of the device host, which sends.
+    pub(super) attach: Option<&'a str>,
+    pub(super) share: Option<&'a str>,
+}
+
 /// A running flow from host a to host b. Dropping it ends the processes.
 pub(super) struct Flow {
-    _services: [Service; 2],
+    share: Service,
+    _attach: Service,
     received_bytes: Arc<AtomicU64>,
     sockets: [PathBuf; 2],
 }
 
 impl Flow {
-    /// Starts a flow over a transport, `default` for the program's choice.
-    pub(super) fn start(hosts: &Hosts, transport: &str, options: Option<&str>) -> Result<Flow, Failure> {
+    /// Starts a flow.
+    pub(super) fn start(hosts: &Hosts, words: &Words<'_>) -> Result<Flow, Failure> {
         let received_bytes = Arc::new(AtomicU64::new(0));
         let counted = received_bytes.clone();
         let source = hosts.file("source");
@@ -34,25 +45,40 @@ impl Flow {
                 counted.fetch_add(bytes as u64, Ordering::Relaxed);
             }
         })?;
+        let transport = words.transport;
+        let scheme = if transport == "default" { String::new() } else { format!("{transport}://") };
         let mut share = hosts.command(Host::Device)?;
-        share.args(["share", &format!("unix:{}", source.display()), "--name", DEVICE]);
+        share.args(["share", &format!("unix:{}", source.display()), "--name", DEVICE, "--stats"]);
+        if let Some(options) = words.share {
+            share.args(["--listen", &format!("{scheme}[::]:{PORT}"), "--transport", options]);
+        }
         let mut share = Service::start(share)?;
         share.wait("listening")?;
-        let scheme = if transport == "default" { String::new() } else { format!("{transport}://") };
         let mut attach = hosts.command(Host::Application)?;
         attach.args(["attach", &format!("{scheme}{ADDRESS_A}/{DEVICE}")]);
         attach.args(["--as", &format!("unix:{}", sink.display())]);
-        attach.args(options.iter().flat_map(|options| ["--transport", options]));
+        attach.args(words.attach.iter().flat_map(|options| ["--transport", options]));
         let mut attach = Service::start(attach)?;
         attach.wait("attached")?;
-        Ok(Flow { _services: [share, attach], received_bytes, sockets: [source, sink] })
+        Ok(Flow { share, _attach: attach, received_bytes, sockets: [source, sink] })
     }
 
     /// Returns the goodput of the second half of this time.
     pub(super) fn goodput_mbit(&self, lasts: Duration) -> f64 {
         thread::sleep(lasts / 2);
+        self.mbit_in(lasts / 2)
+    }
+
+    /// Returns the latest statistics of the device host; null before the first ones.
+    pub(super) fn device_stats(&self) -> Value {
+        let stats = self.share.events_of("stats").pop();
+        stats.map_or(Value::Null, |mut event| event["stats"].take())
+    }
+
+    /// Returns the goodput from now on.
+    pub(super) fn mbit_in(&self, lasts: Duration) -> f64 {
         let begun = (Instant::now(), self.received_bytes.load(Ordering::Relaxed));
-        thread::sleep(lasts / 2);
+        thread::sleep(lasts);
         let bytes = self.received_bytes.load(Ordering::Relaxed) - begun.1;
         bytes as f64 * 8.0 / 1e6 / begun.0.elapsed().as_secs_f64()
     }

@@ -8,6 +8,7 @@ mod handover;
 mod kind;
 mod redial;
 mod transport_choice;
+mod ways;
 
 use crate::agree;
 use crate::console::Console;
@@ -44,6 +45,7 @@ use transport_choice::TransportChoice;
 use trust::channel::ControlStream;
 use trust::keys::KeyShare;
 use trust::{KeyRefusal, Known, PeerKey, Target, Trust};
+use ways::Ways;
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
@@ -104,6 +106,8 @@ struct AttachedDevice {
     opened_at: Time,
     reopen_interval: Duration,
     dialling: Option<Dialling>,
+    /// Further connections of the link.
+    ways: Ways,
     /// The flow that the application waits for has ended.
     has_ended: bool,
     /// Messages of reliable flows that failures on either host lost, by reason.
@@ -263,6 +267,7 @@ impl ApplicationHost {
                 opened_at: Time::ZERO,
                 reopen_interval: REOPEN_INTERVAL,
                 dialling: None,
+                ways: Ways::default(),
                 has_ended: false,
                 lost: LossCounts::default(),
                 node: String::new(),
@@ -468,6 +473,9 @@ impl ApplicationHost {
             if let Some(dialling) = driver.own.dialling.as_ref().filter(|_| self.is_served()) {
                 at = at.min(dialling.register(&mut self.poller));
             }
+            if self.is_served() {
+                at = at.min(driver.own.ways.register(&mut self.poller));
+            }
         }
         let slept = self.sleeper.sleep(at.since(now()), at.0, &mut self.poller);
         slept.map_err(|error| ServiceError::os("waiting", error))
@@ -533,6 +541,7 @@ impl ApplicationHost {
         self.token = Some(welcomed.session);
         for (&number, driver) in &mut self.common.drivers {
             driver.own.dialling = None;
+            driver.own.ways = Ways::default();
             if !welcomed.resumed {
                 let open = driver.open(number, &self.transport);
                 let open = open.map_err(|error| ServiceError::os("drawing a key", error))?;
@@ -592,6 +601,7 @@ impl ApplicationHost {
                 let is_last = driver.plans.iter().all(|plan| plan.direction != from_device);
                 driver.own.has_ended |= direction == from_device || is_last;
             }
+            Notice::WaysWanted(ways) if self.transport.class.has_ways() => driver.own.ways.request(ways),
             Notice::Lost { reason, messages } => _ = driver.own.lost.add(reason, messages),
             Notice::PartnerGone(reason) | Notice::Failed(reason) => {
                 return Err(Failure::Final(ServiceError::Peer(format!("{}: {reason}", driver.name))));

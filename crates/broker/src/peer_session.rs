@@ -326,6 +326,7 @@ impl<D> PeerSession<D> {
             | Notice::PartnerReturned
             | Notice::LinkFailed(_)
             | Notice::LinkHeldBack
+            | Notice::WaysWanted(_)
             | Notice::Lost { .. }
             | Notice::Failed(_) => return Ok(Some((number, notice))),
         }

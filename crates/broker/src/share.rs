@@ -383,7 +383,9 @@ impl DeviceHost {
             match self.receive(&mut greeting) {
                 Ok(None) => self.greetings.push_back(greeting),
                 Ok(Some(Greeted::Hello(hello))) => self.welcome(greeting, hello, emit),
-                Ok(Some(Greeted::Data { session, driver })) => self.link(greeting, session, driver, emit),
+                Ok(Some(Greeted::Data { session, driver, is_way })) => {
+                    self.link(greeting, session, (driver, is_way), emit);
+                }
                 Ok(Some(Greeted::Introduction(said))) => self.link_sealed(greeting, &said, emit),
                 Err(reason) => self.dismiss(greeting, &reason, emit),
             }
@@ -542,16 +544,21 @@ impl DeviceHost {
                     let stream = stream.take().ok_or("it closed before it introduced itself")?;
                     Ok(ControlStream::Quic(stream))
                 }
-                (Preamble::Data { session, driver }, None, Carrier::Tcp(_)) => {
-                    return Ok(Some(Greeted::Data { session, driver }));
+                (
+                    Preamble::Data { session, driver } | Preamble::Way { session, driver },
+                    None,
+                    Carrier::Tcp(_),
+                ) => {
+                    let is_way = matches!(said_kind, Preamble::Way { .. });
+                    return Ok(Some(Greeted::Data { session, driver, is_way }));
                 }
-                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_))
+                (Preamble::SecureData { .. } | Preamble::SecureWay { .. }, Some(_), Carrier::Tcp(_))
                     if greeting.filled == Introduction::BYTES =>
                 {
                     let said = Introduction::parse(said).map_err(|error| error.to_string())?;
                     return Ok(Some(Greeted::Introduction(said)));
                 }
-                (Preamble::SecureData { .. }, Some(_), Carrier::Tcp(_)) => {
+                (Preamble::SecureData { .. } | Preamble::SecureWay { .. }, Some(_), Carrier::Tcp(_)) => {
                     greeting.needed = Introduction::BYTES;
                     continue;
                 }
@@ -566,13 +573,17 @@ impl DeviceHost {
                     stream.map(|stream| ControlStream::Secure(Box::new(stream)))
                 }
                 (Preamble::Pairing, ..) => return Err(DOES_NOT_PAIR.into()),
-                (Preamble::Control | Preamble::Data { .. }, Some(_), _) => {
+                (Preamble::Control | Preamble::Data { .. } | Preamble::Way { .. }, Some(_), _) => {
                     return Err(REQUIRES_PAIRING.into());
                 }
-                (Preamble::SecureControl | Preamble::SecureData { .. }, None, _) => {
+                (
+                    Preamble::SecureControl | Preamble::SecureData { .. } | Preamble::SecureWay { .. },
+                    None,
+                    _,
+                ) => {
                     return Err(IS_INSECURE.into());
                 }
-                (Preamble::Data { .. } | Preamble::SecureData { .. }, _, Carrier::Quic(_)) => {
+                (_, _, Carrier::Quic(_)) => {
                     return Err("records need a data connection of their own".into());
                 }
             };
@@ -694,9 +705,15 @@ impl DeviceHost {
         emit(Event::PeerLeft { peer, reason: reason.into() });
     }
 
-    fn link(&mut self, greeting: Greeting, token: SessionToken, driver: u32, emit: &mut dyn FnMut(Event)) {
+    fn link(
+        &mut self,
+        greeting: Greeting,
+        token: SessionToken,
+        place: (u32, bool),
+        emit: &mut dyn FnMut(Event),
+    ) {
         match (self.sessions.values_mut().find(|session| session.token == token), greeting.carrier) {
-            (Some(session), Carrier::Tcp(stream)) => session.link(driver, OwnedFd::from(stream), None),
+            (Some(session), Carrier::Tcp(stream)) => session.link(place, OwnedFd::from(stream), None),
             (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", emit),
         }
     }
@@ -708,7 +725,7 @@ impl DeviceHost {
         });
         match (found, greeting.carrier) {
             (Some((session, keys)), Carrier::Tcp(stream)) => {
-                session.link(said.driver, OwnedFd::from(stream), Some(keys));
+                session.link((said.driver, said.is_way), OwnedFd::from(stream), Some(keys));
             }
             (_, carrier) => self.dismiss(Greeting { carrier, ..greeting }, "no such session", emit),
         }
@@ -741,7 +758,7 @@ const DOES_NOT_PAIR: &str =
 enum Greeted {
     Introduction(Introduction),
     Hello(Hello),
-    Data { session: SessionToken, driver: u32 },
+    Data { session: SessionToken, driver: u32, is_way: bool },
 }
 
 /// The content of [`Control::Hello`].

@@ -218,9 +218,12 @@ impl Session {
         self.command(Command::LinksLost);
     }
 
-    /// Attaches a TCP data connection to a driver.
-    pub fn link(&mut self, driver: u32, socket: OwnedFd, keys: Option<SealKeys>) {
-        self.link_over(driver, socket, keys, false);
+    /// Attaches a TCP data connection to a driver; `is_way`: beside those that its link has.
+    pub fn link(&mut self, (driver, is_way): (u32, bool), socket: OwnedFd, keys: Option<SealKeys>) {
+        match is_way {
+            true => self.command(Command::AddWay { driver, socket, keys }),
+            false => self.link_over(driver, socket, keys, false),
+        }
     }
 
     /// Attaches a data connection to a driver. If it is not of the requested kind, the peer has switched between the

@@ -126,7 +126,7 @@ impl Source {
             Happens::Link => {
                 self.driver.handle_link_lost(&mut self.poller);
                 let wire = self.wire.insert(Wire::default()).clone();
-                self.driver.handle_link(Box::new(wire), now, &mut self.notices);
+                self.driver.handle_link(Box::new(wire), false, now, &mut self.notices);
             }
             Happens::LinkLost => {
                 self.driver.handle_link_lost(&mut self.poller);

@@ -40,7 +40,7 @@ fn only_paired_hosts_see_shared_devices() {
     let (a, b) = paired();
     let stranger = User::new();
     let (mut share, address) = a.shares("pattern:rate=200", &["--name", "secret-thing"]);
-    for transport in ["quic", "tcp", "udp"] {
+    for transport in ["quic", "tcp", "udp", "striped"] {
         let from = format!("{transport}://{address}/secret-thing");
         let mut attach = b.serves(&["attach", &from, "--as", "pattern", "--stats"]);
         attach.wait("attached");

@@ -18,7 +18,7 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     refused(&["share", "pattern:size=-1"], &["`-1` is not a value of `size`"]);
     refused(
         &["share", "pattern", "--listen", "smoke://x"],
-        &["there is no transport `smoke`", "quic, tcp, udp"],
+        &["there is no transport `smoke`", "quic, tcp, udp, striped"],
     );
     refused(
         &["share", "pattern", "--allow", "nobody"],

@@ -358,6 +358,12 @@ fn a_reliable_flow_survives_its_workers_over_tcp() {
 }
 
 #[test]
+fn a_reliable_flow_survives_its_workers_over_several_connections() {
+    let bench = Bench::with(Scratch::new(), "striped", "", [&[], &["--transport", "ways=3"]]);
+    survives_where(bench, 8);
+}
+
+#[test]
 fn a_reliable_flow_survives_its_workers_over_udp() {
     survives("udp", "");
 }

@@ -2,7 +2,7 @@
 //! architecture (2002), 3.2, 3.3 and 5.2). A path offers a device the same operations as a device offers a
 //! path.
 
-use crate::{Attributes, Body, FlowClass, Format, Message, Time};
+use crate::{Attributes, Body, FlowClass, Format, Message, SealKeys, Time};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use thiserror::Error;
 
@@ -174,6 +174,12 @@ pub enum TransportCtl {
     Probe,
     /// The host has a new address. Continue on this socket, which is connected to the peer's current address.
     Move(OwnedFd),
+    /// Another connection of the same link, with its own keys. Only a transport with
+    /// [`TransportClass::has_ways`](crate::TransportClass::has_ways) accepts it. The transport closes it when it needs it no more.
+    AddWay(OwnedFd, Option<SealKeys>),
+    /// Do the work of the connections apart from records. Returns the number of further connections that this host
+    /// is to make ([`CtlReply::Count`]); each is reported once.
+    ServeWays,
     /// Trace records inside the kernel.
     Trace(TraceCtl),
 }

@@ -49,6 +49,11 @@ pub trait TransportClass: Sync {
     /// is answered.
     fn is_datagram(&self) -> bool;
 
+    /// Returns true if a link has several connections, which come and go: [`TransportCtl::AddWay`](crate::TransportCtl::AddWay).
+    fn has_ways(&self) -> bool {
+        false
+    }
+
     /// Opens a socket towards `peer`, before the preamble. It connects in the background.
     fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd>;
 

@@ -14,7 +14,7 @@ use crate::types::{
 };
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowTemplate, Partner, PartnerError,
-    PartnerResult, Pull, Pulled, Readiness, Role, Time, TraceCtl, TransportCtl,
+    PartnerResult, Pull, Pulled, Readiness, Role, SealKeys, Time, TraceCtl, TransportCtl,
 };
 use pipeline::Pipeline;
 use session::Limits;
@@ -73,6 +73,8 @@ impl Side {
 struct LinkState {
     /// The transport may lose records.
     lossy: bool,
+    /// The data connection is of a transport with several connections.
+    has_ways: bool,
     facts: Option<LinkFacts>,
     /// A replaced connection, and its closing time. A peer that sees the close before it sees the new connection would
     /// report the link as lost.
@@ -191,8 +193,15 @@ impl Driver {
         self.link.facts = Some(facts);
     }
 
-    /// Installs a new data connection.
-    pub fn handle_link(&mut self, mut transport: Box<dyn Partner>, now: Time, notices: &mut Vec<Notice>) {
+    /// Installs a new data connection; `has_ways`: more connections may join it.
+    pub fn handle_link(
+        &mut self,
+        mut transport: Box<dyn Partner>,
+        has_ways: bool,
+        now: Time,
+        notices: &mut Vec<Notice>,
+    ) {
+        self.link.has_ways = has_ways;
         if let Some(source) = &self.source {
             // Lets the transport treat flow classes differently. A transport without such a choice returns an error,
             // which is harmless.
@@ -392,6 +401,9 @@ impl Driver {
                 notices.push(Notice::LinkHeldBack);
             }
         }
+        if failure.is_none() && self.link.has_ways {
+            failure = self.serve_ways(now, poller, notices).err().map(PathError::Transport);
+        }
         if let Some(source) = self.source.as_mut() {
             source.trace_written(self.network.partner.as_mut(), writes && !self.network.is_unflushed);
         }
@@ -399,6 +411,38 @@ impl Driver {
             progress |= self.handle_failure(failure, now, poller, notices);
         }
         progress
+    }
+
+    /// Lets a transport with several connections run its protocol, if something has happened on them, and reports the
+    /// connections that it needs.
+    fn serve_ways(&mut self, now: Time, poller: &Poller, notices: &mut Vec<Notice>) -> PartnerResult {
+        let Some(transport) = self.network.partner.as_mut() else { return Ok(()) };
+        let waits = [transport.readiness(FlowKey::DEFAULT, Direction::Out), transport.upkeep()];
+        let is_due = waits.iter().any(|readiness| {
+            let mut descriptors = readiness.descriptors.iter().flatten();
+            readiness.now
+                || descriptors.any(|(descriptor, _)| poller.is_ready(*descriptor))
+                || readiness.at.is_some_and(|at| at <= now)
+        });
+        if (is_due || self.network.is_unflushed)
+            && let CtlReply::Count(ways) =
+                transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::ServeWays))?
+            && let Some(ways) = u32::try_from(ways).ok().filter(|ways| *ways > 0)
+        {
+            notices.push(Notice::WaysWanted(ways));
+        }
+        Ok(())
+    }
+
+    /// Adds another connection to the link. Without a link that has several, it is closed.
+    pub fn add_way(&mut self, socket: OwnedFd, keys: Option<SealKeys>) -> PartnerResult {
+        match self.network.partner.as_mut().filter(|_| self.link.has_ways) {
+            Some(transport) => {
+                let way = TransportCtl::AddWay(socket, keys);
+                transport.ctl(FlowKey::DEFAULT, Ctl::Transport(way)).map(drop)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Lets a lossy transport process acknowledgements from its peer, which arrive with the records. No flow ends on

@@ -59,6 +59,8 @@ pub enum Notice {
     LinkFailed(String),
     /// The data connection works, but a new one would be faster.
     LinkHeldBack,
+    /// The transport needs this number of further connections ([`contract::TransportCtl::ServeWays`]).
+    WaysWanted(u32),
     /// A pipeline change finished or failed on this host.
     Changed {
         /// Direction of the changed flow.

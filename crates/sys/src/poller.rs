@@ -248,9 +248,19 @@ impl PollSet {
         Ok(PollSet { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
+    /// The most names that [`PollSet::ready`] returns.
+    pub const READY_MAX: usize = 8;
+
     /// Adds a descriptor under a name that the caller chooses.
     pub fn add(&self, descriptor: impl AsFd, name: u64, read: bool, write: bool) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(name), flags(read, write))?)
+    }
+
+    /// Adds a descriptor under a name. It is ready once for each change: bytes arrive, the stream ends, or a full
+    /// socket has room again (`EPOLLET`, `epoll(7)`). So the owner reads or writes until the call would block.
+    pub fn add_changes(&self, descriptor: impl AsFd, name: u64) -> io::Result<()> {
+        let changes = flags(true, true) | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.epoll, descriptor, EventData::new_u64(name), changes)?)
     }
 
     /// Changes the events of a member.
@@ -263,9 +273,10 @@ impl PollSet {
         let _ = epoll::delete(&self.epoll, descriptor);
     }
 
-    /// The names of the ready members, at most eight.
+    /// The names of the ready members, at most [`PollSet::READY_MAX`].
     pub fn ready(&self) -> io::Result<impl Iterator<Item = u64>> {
-        let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
+        let mut events =
+            [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; Self::READY_MAX];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = match epoll::wait(&self.epoll, &mut events[..], Some(&now)) {
             Err(rustix::io::Errno::INTR) => 0,

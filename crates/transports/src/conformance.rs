@@ -3,12 +3,11 @@
 //! A transport accepts any flow number, because the session opens the flows. [`OpenFlows`] plays the session's part
 //! and refuses flows that are not open.
 
-use crate::test_records::{WATCHDOG, partners, pattern, record, udp_pair};
+use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, tcp_pair, udp_pair};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Time, TransportClass, TransportCtl,
 };
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -89,7 +88,10 @@ struct Two {
 impl Two {
     fn new(class: &dyn TransportClass, sockets: [OwnedFd; 2], is_stream: bool, sealed: bool) -> Two {
         let options = [("outbox", "64")];
-        let [here, there] = partners(class, sockets, sealed, &options);
+        Two::of(partners(class, sockets, sealed, &options), is_stream)
+    }
+
+    fn of([here, there]: [Box<dyn Partner>; 2], is_stream: bool) -> Two {
         let there = Arc::new(Mutex::new(there));
         Two { here: OpenFlows { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
     }
@@ -164,11 +166,38 @@ impl Harness for Two {
 #[test]
 fn tcp_conforms() {
     for sealed in [false, true] {
+        conforms(move || Two::new(&crate::tcp::Tcp, tcp_pair(), true, sealed));
+    }
+}
+
+#[test]
+fn one_way_of_striped_conforms() {
+    for sealed in [false, true] {
+        conforms(move || Two::new(&crate::striped::Striped, tcp_pair(), true, sealed));
+    }
+}
+
+#[test]
+fn several_ways_of_striped_conform() {
+    for sealed in [false, true] {
         conforms(move || {
-            let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
-            let here = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
-            let (there, _) = listener.accept().expect("accept");
-            Two::new(&crate::tcp::Tcp, [here.into(), there.into()], true, sealed)
+            let options = [("outbox", "64"), ("ways", "4")];
+            let mut ends = partners(&crate::striped::Striped, tcp_pair(), sealed, &options);
+            let serve = |end: &mut Box<dyn Partner>| {
+                let served = end.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::ServeWays));
+                let Ok(CtlReply::Count(ways)) = served else { panic!("{served:?}") };
+                ways
+            };
+            while figure(ends[0].as_mut(), "ways_open") < 4.0 {
+                serve(&mut ends[1]);
+                for _ in 0..serve(&mut ends[0]) {
+                    for ((end, socket), keys) in ends.iter_mut().zip(tcp_pair()).zip(keys()) {
+                        let way = TransportCtl::AddWay(socket, sealed.then_some(keys));
+                        end.ctl(FlowKey::DEFAULT, Ctl::Transport(way)).expect("a way");
+                    }
+                }
+            }
+            Two::of(ends, true)
         });
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `tcp`, `udp`, `quic` | the transports |
+//! | `tcp`, `udp`, `quic`, `striped` | the transports |
 //! | `rate` | the rate of `udp` and `quic`: random loss does not lower it, a queue does |
 //! | `send_queue` | bounded queue of records that wait for the socket |
 //! | `deframer` | byte stream to records |
-//! | `seal` | AES-256-GCM for `tcp` and `udp` |
+//! | `seal` | AES-256-GCM for `tcp`, `striped` and `udp` |
 //! | `tls` | TLS 1.3 with raw public keys, for QUIC and for the control channel |
 //! | `timestamps` | kernel timestamps of traced records |
 
@@ -23,6 +23,7 @@ mod seal;
 mod seal_tests;
 mod send_queue;
 mod socket;
+pub mod striped;
 pub mod tcp;
 #[cfg(test)]
 mod test_records;
@@ -33,7 +34,7 @@ pub mod udp;
 use contract::TransportClass;
 
 /// All transports.
-pub const TRANSPORTS: &[&dyn TransportClass] = &[&quic::Quic, &tcp::Tcp, &udp::Udp];
+pub const TRANSPORTS: &[&dyn TransportClass] = &[&quic::Quic, &tcp::Tcp, &udp::Udp, &striped::Striped];
 
 /// Returns the transport with this name.
 pub fn find(name: &str) -> Option<&'static dyn TransportClass> {

@@ -64,6 +64,13 @@ impl<Note> SendQueue<Note> {
         self.records.push_back((note, record));
     }
 
+    /// Takes the oldest record.
+    pub(crate) fn pop(&mut self) -> Option<Body> {
+        let (_, record) = self.records.pop_front()?;
+        self.bytes -= record.len();
+        Some(record)
+    }
+
     /// Removes `count` sent bytes from the front. Returns the number of records that are now sent completely.
     pub(crate) fn sent(&mut self, mut count: usize) -> u64 {
         self.bytes -= count;

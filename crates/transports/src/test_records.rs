@@ -4,7 +4,7 @@ use contract::{
     Body, Bytes, Ctl, CtlReply, End, FlowKey, Message, Options, Partner, Pull, Pulled, Pushed, SealKeys,
     Secret, Time, TransportClass,
 };
-use std::net::UdpSocket;
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use wire::{Container, RecordHeader};
@@ -73,6 +73,13 @@ pub(crate) fn sealed_partners(
     given: &[(&str, &str)],
 ) -> [Box<dyn Partner>; 2] {
     partners(class, sockets, true, given)
+}
+
+/// Returns both ends of a TCP connection.
+pub(crate) fn tcp_pair() -> [OwnedFd; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let here = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    [here.into(), listener.accept().expect("accept").0.into()]
 }
 
 /// Returns two UDP sockets that are connected to each other.

@@ -57,9 +57,10 @@ impl LinkKeys {
         LinkKeys { root, name: short, proof, next: 0, came: Window::new(NUMBERS_TOLD) }
     }
 
-    /// Creates the introduction of another connection for this driver.
-    pub fn introduce(&mut self, driver: u32) -> (Introduction, SealKeys) {
-        let mut introduction = Introduction { channel: self.name, driver, number: self.next, proof: [0; 32] };
+    /// Creates the introduction of another connection for this driver; `is_way`: one more connection of its link.
+    pub fn introduce(&mut self, driver: u32, is_way: bool) -> (Introduction, SealKeys) {
+        let (channel, number) = (self.name, self.next);
+        let mut introduction = Introduction { channel, driver, is_way, number, proof: [0; 32] };
         // No control channel opens 2^32 connections.
         self.next += 1;
         let tag = hmac::sign(&self.proof, &introduction.proven());

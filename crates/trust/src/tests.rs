@@ -403,15 +403,15 @@ fn keys(exported: u8) -> LinkKeys {
 #[test]
 fn an_introduction_is_valid_once_and_gives_both_ends_the_same_keys() {
     let (mut application_host, mut device_host) = (keys(1), keys(1));
-    let (one, ours) = application_host.introduce(5);
-    let (other, _) = application_host.introduce(5);
+    let (one, ours) = application_host.introduce(5, false);
+    let (other, _) = application_host.introduce(5, false);
     // Connections that open at the same time can overtake each other.
     assert!(device_host.accept(&other).is_some());
     let theirs = device_host.accept(&one).unwrap();
     assert_eq!((&ours.sending, &ours.receiving), (&theirs.receiving, &theirs.sending));
     assert_ne!(ours.sending, ours.receiving);
     assert!(device_host.accept(&one).is_none() && device_host.accept(&other).is_none(), "said again");
-    let (next, keys_next) = application_host.introduce(5);
+    let (next, keys_next) = application_host.introduce(5, false);
     assert_ne!(keys_next, ours, "each connection has its own");
     assert!(keys(2).accept(&next).is_none(), "of another channel");
 }
@@ -422,7 +422,7 @@ proptest! {
     #[test]
     fn an_altered_introduction_is_rejected(place in 0..wire::preamble::Introduction::BYTES, bit in 0..8u32) {
         let (mut application_host, mut device_host) = (keys(1), keys(1));
-        let mut bytes = application_host.introduce(7).0.emit();
+        let mut bytes = application_host.introduce(7, true).0.emit();
         bytes[place] ^= 1 << bit;
         if let Ok(altered) = wire::preamble::Introduction::parse(&bytes) {
             prop_assert!(device_host.accept(&altered).is_none());

@@ -8,6 +8,8 @@ const KIND_DATA: u8 = 2;
 const KIND_SECURE_CONTROL: u8 = 3;
 const KIND_SECURE_DATA: u8 = 4;
 const KIND_PAIRING: u8 = 5;
+const KIND_WAY: u8 = 6;
+const KIND_SECURE_WAY: u8 = 7;
 
 /// Identifies a session. Its holder may resume the session, so it is never logged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,6 +43,20 @@ pub enum Preamble {
         /// The driver's number from its `Open`.
         driver: u32,
     },
+    /// As `Data`: another connection of the driver's link, for a transport with several (`striped`).
+    Way {
+        /// The session.
+        session: SessionToken,
+        /// The driver's number from its `Open`.
+        driver: u32,
+    },
+    /// As `SecureData`: another connection of the driver's link.
+    SecureWay {
+        /// Identifies the control channel; from its TLS exporter.
+        channel: [u8; 16],
+        /// The driver's number from its `Open`.
+        driver: u32,
+    },
     /// Two hosts pair, over TLS, which starts after the preamble.
     Pairing,
 }
@@ -52,6 +68,8 @@ pub struct Introduction {
     pub channel: [u8; 16],
     /// The driver.
     pub driver: u32,
+    /// The connection is another one of the driver's link.
+    pub is_way: bool,
     /// Rises with each connection of the channel; none is accepted twice.
     pub number: u32,
     /// HMAC-SHA-256 of all bytes before it, with a key from the channel's TLS exporter.
@@ -65,7 +83,11 @@ impl Introduction {
     /// The bytes that the proof covers: all before it.
     pub fn proven(&self) -> [u8; Preamble::BYTES + 4] {
         let mut bytes = [0; Preamble::BYTES + 4];
-        let preamble = Preamble::SecureData { channel: self.channel, driver: self.driver };
+        let (channel, driver) = (self.channel, self.driver);
+        let preamble = match self.is_way {
+            true => Preamble::SecureWay { channel, driver },
+            false => Preamble::SecureData { channel, driver },
+        };
         bytes[..Preamble::BYTES].copy_from_slice(&preamble.emit());
         bytes[Preamble::BYTES..].copy_from_slice(&self.number.to_le_bytes());
         bytes
@@ -81,14 +103,16 @@ impl Introduction {
 
     /// Parses an introduction. The caller, who has the key, must check its proof.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let Preamble::SecureData { channel, driver } = Preamble::parse(bytes)? else {
-            return Err(WireError::Value { what: "kind of an introduction", value: bytes[6].into() });
+        let (channel, driver, is_way) = match Preamble::parse(bytes)? {
+            Preamble::SecureData { channel, driver } => (channel, driver, false),
+            Preamble::SecureWay { channel, driver } => (channel, driver, true),
+            _ => return Err(WireError::Value { what: "kind of an introduction", value: bytes[6].into() }),
         };
         let mut reader = Reader::new(&bytes[Preamble::BYTES..]);
         let number = reader.u32("introduction number")?;
         let proof = reader.array("introduction proof")?;
         reader.end("introduction")?;
-        Ok(Introduction { channel, driver, number, proof })
+        Ok(Introduction { channel, driver, is_way, number, proof })
     }
 }
 
@@ -104,6 +128,8 @@ impl Preamble {
             Preamble::SecureControl => (KIND_SECURE_CONTROL, [0; 16], 0),
             Preamble::SecureData { channel, driver } => (KIND_SECURE_DATA, *channel, *driver),
             Preamble::Pairing => (KIND_PAIRING, [0; 16], 0),
+            Preamble::Way { session, driver } => (KIND_WAY, session.0, *driver),
+            Preamble::SecureWay { channel, driver } => (KIND_SECURE_WAY, *channel, *driver),
         };
         let mut writer = Writer::new();
         writer.raw(&MAGIC).u16(PROTOCOL_VERSION).u8(kind).u8(0).raw(&session).u32(driver);
@@ -143,6 +169,8 @@ impl Preamble {
             KIND_SECURE_CONTROL => plain(Preamble::SecureControl),
             KIND_SECURE_DATA => Ok(Preamble::SecureData { channel: session, driver }),
             KIND_PAIRING => plain(Preamble::Pairing),
+            KIND_WAY => Ok(Preamble::Way { session: SessionToken(session), driver }),
+            KIND_SECURE_WAY => Ok(Preamble::SecureWay { channel: session, driver }),
             other => Err(WireError::Value { what: "preamble kind", value: other.into() }),
         }
     }

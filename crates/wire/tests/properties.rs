@@ -210,7 +210,8 @@ fn control() -> impl Strategy<Value = Control> {
 
 fn preamble() -> impl Strategy<Value = Preamble> {
     let data = (token(), any::<u32>()).prop_map(|(session, driver)| Preamble::Data { session, driver });
-    prop_oneof![Just(Preamble::Control), data]
+    let way = (token(), any::<u32>()).prop_map(|(session, driver)| Preamble::Way { session, driver });
+    prop_oneof![Just(Preamble::Control), data, way]
 }
 
 fn ticket() -> impl Strategy<Value = FlowTicket> {

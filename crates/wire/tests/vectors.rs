@@ -75,7 +75,7 @@ fn check<T: Debug>(
 #[test]
 fn preamble() {
     let token = |preamble: &Preamble| match preamble {
-        Preamble::Data { session, .. } => Some(*session),
+        Preamble::Data { session, .. } | Preamble::Way { session, .. } => Some(*session),
         _ => None,
     };
     check("preamble.txt", Preamble::parse, |preamble| preamble.emit().to_vec(), token);
@@ -96,9 +96,13 @@ fn pairing() {
 
 #[test]
 fn introductions_survive_their_bytes() {
-    let introduction = Introduction { channel: [7; 16], driver: 3, number: 0x0102_0304, proof: [9; 32] };
+    let (channel, driver) = ([7; 16], 3);
+    let introduction = Introduction { channel, driver, is_way: false, number: 0x0102_0304, proof: [9; 32] };
+    let way = Introduction { is_way: true, ..introduction };
+    assert_eq!(Introduction::parse(&way.emit()), Ok(way));
+    assert_eq!(way.emit()[..Preamble::BYTES], Preamble::SecureWay { channel, driver }.emit());
     let bytes = introduction.emit();
-    let preamble = Preamble::SecureData { channel: [7; 16], driver: 3 }.emit();
+    let preamble = Preamble::SecureData { channel, driver }.emit();
     assert_eq!(bytes.to_vec(), [&preamble[..], &[4, 3, 2, 1], &[9; 32]].concat());
     assert_eq!(Introduction::parse(&bytes), Ok(introduction));
     for cut in 0..bytes.len() {

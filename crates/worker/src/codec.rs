@@ -5,7 +5,7 @@
 
 use contract::{
     Description, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Opened, OptionSpec, Options, Port,
-    Role, Secret, Shared, Site,
+    Role, SealKeys, Secret, Shared, Site,
 };
 use flow::types::FlowPlan;
 use hub::endpoint::FarEnd;
@@ -254,6 +254,21 @@ pub(super) fn transport(r: &mut Reader<'_>) -> Parsed<TransportPlan> {
     let name = r.text("transport", TEXT_BYTES_MAX)?;
     let class = registry::transport(name).ok_or_else(|| unknown("transport", name))?;
     Ok(TransportPlan { class, options: options(r, class.options())? })
+}
+
+pub(super) fn put_keys(w: &mut Writer, keys: Option<SealKeys>) {
+    w.u8(keys.is_some().into());
+    if let Some(SealKeys { sending, receiving }) = keys {
+        w.raw(&sending.0).raw(&receiving.0);
+    }
+}
+
+pub(super) fn keys(r: &mut Reader<'_>) -> Parsed<Option<SealKeys>> {
+    let key = |r: &mut Reader<'_>| Ok::<_, WireError>(Secret(r.array("a key")?));
+    Ok(match flag(r)? {
+        false => None,
+        true => Some(SealKeys { sending: key(r)?, receiving: key(r)? }),
+    })
 }
 
 pub(super) fn put_options(w: &mut Writer, options: &Options) {

@@ -2,7 +2,7 @@
 //! which executes it.
 
 use super::codec::*;
-use contract::{FlowDirection, Offset, Port, Role, SealKeys, Secret};
+use contract::{FlowDirection, Offset, Port, Role, SealKeys};
 use flow::types::{FlowPlan, LinkFacts};
 use hub::outlet::PORTS_MAX;
 use hub::{OpenPort, PartnerOrigin};
@@ -62,6 +62,16 @@ pub enum Command {
         driver: u32,
         /// New transport, if it changes. It must have the same delivery guarantees as the old one.
         transport: Option<TransportPlan>,
+        /// Connected socket.
+        socket: OwnedFd,
+        /// Keys that encrypt the connection; `None` for a plain one.
+        keys: Option<SealKeys>,
+    },
+    /// Add a connection to the data connection of a transport with several ([`contract::TransportClass::has_ways`]), after
+    /// its handshake.
+    AddWay {
+        /// Number of the driver.
+        driver: u32,
         /// Connected socket.
         socket: OwnedFd,
         /// Keys that encrypt the connection; `None` for a plain one.
@@ -183,6 +193,7 @@ const MEMORY: u8 = 19;
 const PORTS: u8 = 20;
 const PROCESSOR: u8 = 22;
 const LEAVE: u8 = 23;
+const ADD_WAY: u8 = 24;
 
 /// Encodes a command. Returns it unchanged if its partner is an object of this process, which cannot be sent.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -218,10 +229,11 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         Command::Link { driver, transport, socket, keys } => {
             w.u8(LINK).u32(driver).u8(transport.is_some().into());
             transport.iter().for_each(|transport| put_transport(&mut w, transport));
-            w.u8(keys.is_some().into());
-            if let Some(SealKeys { sending, receiving }) = keys {
-                w.raw(&sending.0).raw(&receiving.0);
-            }
+            put_keys(&mut w, keys);
+            given.push(socket);
+        }
+        Command::AddWay { driver, socket, keys } => {
+            put_keys(w.u8(ADD_WAY).u32(driver), keys);
             given.push(socket);
         }
         Command::Move { driver, socket } => {
@@ -286,15 +298,13 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         LINK => {
             let driver = r.u32("driver")?;
             let transport = flag(r)?.then(|| transport(r)).transpose()?;
-            let keys = match flag(r)? {
-                false => None,
-                true => Some(SealKeys {
-                    sending: Secret(r.array("a key")?),
-                    receiving: Secret(r.array("a key")?),
-                }),
-            };
+            let keys = keys(r)?;
             let socket = given.next().ok_or(CodecError::Descriptor)?;
             Command::Link { driver, transport, socket, keys }
+        }
+        ADD_WAY => {
+            let (driver, keys) = (r.u32("driver")?, keys(r)?);
+            Command::AddWay { driver, socket: given.next().ok_or(CodecError::Descriptor)?, keys }
         }
         MOVE => {
             Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }

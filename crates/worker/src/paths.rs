@@ -2,7 +2,7 @@
 //! process, which differ in their [`ControlChannel`].
 
 use super::{Command, DriverPlan, Report};
-use contract::{End, PartnerError, Role, SealKeys, Site, Time};
+use contract::{End, PartnerError, PartnerResult, Role, SealKeys, Site, Time};
 use flow::driver::Driver;
 use flow::fair::{Processor, Rate};
 use flow::recovery;
@@ -321,13 +321,10 @@ impl<C: ControlChannel> Loop<C> {
             Command::Link { driver, transport, socket, keys } => {
                 self.link(driver, transport, (socket, keys), now);
             }
-            Command::Move { driver, socket } => {
-                let moved = self.drivers.get_mut(&driver).map(|entry| entry.driver.handle_move(socket));
-                if let Some(Err(error)) = moved {
-                    let notice = Notice::LinkFailed(error.to_string());
-                    self.backlog.push_back(Report::Notice { driver, notice });
-                }
+            Command::AddWay { driver, socket, keys } => {
+                self.change_link(driver, |driver| driver.add_way(socket, keys));
             }
+            Command::Move { driver, socket } => self.change_link(driver, |driver| driver.handle_move(socket)),
             Command::LinksLost => {
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_link_lost(&mut self.poller));
             }
@@ -437,12 +434,22 @@ impl<C: ControlChannel> Loop<C> {
                     true => entry.driver.set_aside(&mut self.poller, now),
                     false => entry.driver.handle_link_lost(&mut self.poller),
                 }
-                self.one(driver, |driver, notices| driver.handle_link(transport, now, notices));
+                let has_ways = entry.transport.class.has_ways();
+                self.one(driver, |driver, notices| driver.handle_link(transport, has_ways, now, notices));
             }
             Err(error) => {
                 let notice = Notice::LinkFailed(error.to_string());
                 self.backlog.push_back(Report::Notice { driver, notice });
             }
+        }
+    }
+
+    /// Changes the data connection of a driver; reports its failure.
+    fn change_link(&mut self, driver: u32, change: impl FnOnce(&mut Driver) -> PartnerResult) {
+        let changed = self.drivers.get_mut(&driver).map(|entry| change(&mut entry.driver));
+        if let Some(Err(error)) = changed {
+            let notice = Notice::LinkFailed(error.to_string());
+            self.backlog.push_back(Report::Notice { driver, notice });
         }
     }
 

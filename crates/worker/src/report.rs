@@ -80,6 +80,9 @@ const MISSED: u8 = 10;
 const LINK_HELD_BACK: u8 = 8;
 const PARTNER_RETURNED: u8 = 9;
 const LOST: u8 = 11;
+const WAYS_WANTED: u8 = 12;
+/// The most connections that one report may request.
+const WAYS_WANTED_MAX: u32 = 128;
 
 /// Encodes a report.
 pub(super) fn emit_report(report: &Report) -> Vec<u8> {
@@ -177,6 +180,7 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::PartnerReturned => drop(w.u8(PARTNER_RETURNED)),
         Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
         Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
+        Notice::WaysWanted(ways) => drop(w.u8(WAYS_WANTED).u32(*ways)),
         Notice::Changed { direction, result } => {
             w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
             let (Ok(text) | Err(text)) = result;
@@ -210,6 +214,10 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         PARTNER_RETURNED => Notice::PartnerReturned,
         LINK_FAILED => Notice::LinkFailed(text(r, "reason")?),
         LINK_HELD_BACK => Notice::LinkHeldBack,
+        WAYS_WANTED => match r.u32("ways")? {
+            ways @ 1..=WAYS_WANTED_MAX => Notice::WaysWanted(ways),
+            _ => return Err(CodecError::Excess),
+        },
         CHANGED => {
             let direction = direction(r)?;
             let is_done = flag(r)?;

@@ -4,6 +4,7 @@
 //! and this host probes from time to time whether the preferred transport works again.
 
 use super::redial::Alternative;
+use super::ways::Ways;
 use super::{ApplicationHost, CONNECT_TIMEOUT};
 use crate::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
 use crate::events::Event;
@@ -190,22 +191,29 @@ impl ApplicationHost {
     /// Advances the data connections in progress.
     pub(super) fn dial(&mut self) {
         let Some(session) = self.token.filter(|_| self.is_served()) else { return };
-        for (&number, driver) in &mut self.common.drivers {
-            let Some(dialling) = driver.own.dialling.as_mut() else { continue };
+        for (&driver, known) in &mut self.common.drivers {
             let link = &mut self.common.link;
-            let mut introduce = || match link.keys() {
-                None => (Preamble::Data { session, driver: number }.emit().to_vec(), None),
-                Some(keys) => {
-                    let (introduction, keys) = keys.introduce(number);
+            let mut introduce = |is_way| match (link.keys(), is_way) {
+                (None, false) => (Preamble::Data { session, driver }.emit().to_vec(), None),
+                (None, true) => (Preamble::Way { session, driver }.emit().to_vec(), None),
+                (Some(keys), _) => {
+                    let (introduction, keys) = keys.introduce(driver, is_way);
                     (introduction.emit().to_vec(), Some(keys))
                 }
             };
-            match dialling.run(&mut introduce, &mut self.poller, now()) {
+            let over = (&self.transport, self.address);
+            let (poller, now) = (&mut self.poller, now());
+            for (socket, keys) in known.own.ways.run(over, &mut || introduce(true), poller, now) {
+                self.common.workers.send(Command::AddWay { driver, socket, keys });
+            }
+            let Some(dialling) = known.own.dialling.as_mut() else { continue };
+            match dialling.run(&mut || introduce(false), poller, now) {
                 Dialled::Waiting => {}
                 Dialled::Ready(socket, keys) => {
-                    driver.own.dialling = None;
+                    // Ways of the former link would only be closed.
+                    (known.own.dialling, known.own.ways) = (None, Ways::default());
                     let transport = Some(self.transport.clone());
-                    self.common.workers.send(Command::Link { driver: number, transport, socket, keys });
+                    self.common.workers.send(Command::Link { driver, transport, socket, keys });
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 mod pacer;
 mod random_loss;
-mod stall;
+pub(crate) mod stall;
 #[cfg(test)]
 mod tests;
 
@@ -39,14 +39,17 @@ const RECEIVE_CALLS_MAX: usize = 32;
 /// Unused buffers for large records that are kept for reuse, bytes.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
+/// Option for the kernel's socket buffers of a stream.
+pub(crate) const SOCKET_BYTES: OptionSpec = local(
+    "socket_bytes",
+    OptionKind::Size { min: 0, max: 1 << 30 },
+    "0",
+    "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
+);
+
 static OPTIONS: [OptionSpec; 3] = [
     send_queue::OUTBOX,
-    local(
-        "socket_bytes",
-        OptionKind::Size { min: 0, max: 1 << 30 },
-        "0",
-        "size of each of the kernel's two socket buffers, bytes; 0 lets the kernel adapt them",
-    ),
+    SOCKET_BYTES,
     local(
         "congestion",
         OptionKind::Text { max: 15 },
@@ -92,7 +95,8 @@ impl TransportClass for Tcp {
     }
 }
 
-fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
+/// Sets the options of a stream's socket.
+pub(crate) fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
     sockopt::set_tcp_nodelay(socket, true).map_err(|error| PartnerError::os("set TCP_NODELAY", error))?;
     // Best effort: kernels before Linux 6.15 do not know the option and retransmit later.
     let _ = sys::net::resend_soon(socket);

@@ -48,7 +48,7 @@ struct Sample {
 
 /// The recent losses of one stream.
 #[derive(Debug, Default)]
-pub(super) struct StallDetector {
+pub(crate) struct StallDetector {
     /// The first check since which the socket has always been full.
     busy_since: Option<Sample>,
     /// The check that saw the last retransmission.
@@ -60,22 +60,22 @@ pub(super) struct StallDetector {
 
 impl StallDetector {
     /// Returns the time of the next check.
-    pub(super) fn due(&self) -> Time {
+    pub(crate) fn due(&self) -> Time {
         self.due
     }
 
     /// Schedules the next check without performing one.
-    pub(super) fn postpone(&mut self, now: Time) {
+    pub(crate) fn postpone(&mut self, now: Time) {
         self.due = now.after(CHECK_INTERVAL);
     }
 
     /// The socket has accepted the whole queue: the stream is not slowed down.
-    pub(super) fn on_idle(&mut self) {
+    pub(crate) fn on_idle(&mut self) {
         self.busy_since = None;
     }
 
     /// Checks a stream whose socket is full. Returns true if it is stalled.
-    pub(super) fn check(&mut self, stream: &StreamState, now: Time) -> bool {
+    pub(crate) fn check(&mut self, stream: &StreamState, now: Time) -> bool {
         self.postpone(now);
         let sample = Sample { acknowledged_bytes: stream.acknowledged_bytes, retransmissions: stream.resent };
         let busy_since = *self.busy_since.get_or_insert_with(|| {
