@@ -1,5 +1,5 @@
 //! The pointer shape of a window. The viewer's own X server draws it, so that the pointer moves without network delay
-//! (Improving TCP throughput for cloud services (2014), 4.5.2).
+//! (Improving TCP Throughput for Cloud Applications (2014), 4.5.2).
 
 use super::client::Client;
 use super::display::{Extension, Extensions, wait_reply};
