@@ -1,8 +1,8 @@
 //! Goodput of one flow over fast, long and lossy networks: the whole program, from a socket of a program on one host to a
 //! socket of a program on the other, beside iperf3 on the same network.
 //!
-//! The second half of each run counts. Between networks without a delay and without loss only the processors limit a
-//! sender; a row that they limit on the real network says so.
+//! The second half of each run counts. Without a delay only the processors limit a sender, with the work that losses make; a
+//! row that they limit with the delay, too, says so.
 
 mod ours;
 mod rivals;
@@ -106,7 +106,7 @@ struct Row {
 
 struct Ours {
     alone: f64,
-    /// Without delay and loss.
+    /// Without delay.
     undelayed: f64,
     beside: Option<Beside>,
 }
@@ -151,20 +151,23 @@ fn measure(hosts: &Hosts, setting: &LongFatSetting) -> Result<Vec<Row>, Failure>
             loss_percent,
             queue: setting.queue,
         };
-        network(0, 0.0).set(hosts)?;
+        // For each loss and transport.
         let mut undelayed = Vec::new();
-        for transport in &setting.transports {
-            let flow = ours::Flow::start(hosts, &setting.words(transport))?;
-            undelayed.push(flow.goodput_mbit(lasts));
+        for &loss_percent in &setting.losses_percent {
+            network(0, loss_percent).set(hosts)?;
+            let goodput =
+                |transport| Ok(ours::Flow::start(hosts, &setting.words(transport))?.goodput_mbit(lasts));
+            let rates = setting.transports.iter().map(|transport| goodput(transport));
+            undelayed.push(rates.collect::<Result<Vec<f64>, Failure>>()?);
         }
         for &round_trip_ms in &setting.round_trips_ms {
-            for &loss_percent in &setting.losses_percent {
+            for (&loss_percent, undelayed) in setting.losses_percent.iter().zip(&undelayed) {
                 let network = network(round_trip_ms, loss_percent);
                 network.set(hosts)?;
                 let rival = |rival: &Rival| rivals::goodput_mbit(&hosts.lab, *rival, lasts);
                 let rivals = setting.rivals.iter().map(rival).collect::<Result<_, _>>()?;
                 let mut ours = Vec::new();
-                for (transport, &undelayed) in setting.transports.iter().zip(&undelayed) {
+                for (transport, &undelayed) in setting.transports.iter().zip(undelayed) {
                     let start = || ours::Flow::start(hosts, &setting.words(transport));
                     let alone = start()?.goodput_mbit(lasts);
                     let beside = setting.beside.then(|| beside_cubic(hosts, start()?, lasts)).transpose()?;
@@ -278,7 +281,7 @@ fn with_hosts<T>(
 pub(crate) fn run(setting: &LongFatSetting) -> Result<Value, Failure> {
     let rows = with_hosts("longfat", setting.seed, |hosts| {
         println!(
-            "Goodput in Mbit/s, second half of {} s; a queue of {} packets; best: the best of iperf3; alone: without delay and loss",
+            "Goodput in Mbit/s, second half of {} s; a queue of {} packets; best: the best of iperf3",
             setting.seconds, setting.queue
         );
         let rivals: String = setting.rivals.iter().map(|rival| format!(" {:>8}", rival.name())).collect();

@@ -207,6 +207,9 @@ impl Driver {
             // which is harmless.
             let _ = transport.open(&source.template(Direction::In), &Attributes::default());
         }
+        if let Some(sink) = &self.sink {
+            let _ = transport.open(&sink.template(Direction::Out), &Attributes::default());
+        }
         self.network = Side { partner: Some(transport), is_unflushed: false };
         self.link.received_count = 0;
         if self.traced_until.is_some() {

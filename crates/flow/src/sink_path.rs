@@ -115,12 +115,15 @@ impl SinkPath {
         self.plan.flow
     }
 
+    /// Returns the flow's template for a partner in this direction.
+    pub fn template(&self, direction: Direction) -> FlowTemplate {
+        FlowTemplate { direction, format: self.plan.format.clone(), class: self.plan.class }
+    }
+
     /// Opens the flow again on a device that returned. The device has lost its output state, so a snapshot is
     /// requested.
     pub fn reopen(&mut self, partner: &mut dyn Partner, notices: &mut Vec<Notice>) -> PartnerResult {
-        let format = self.plan.format.clone();
-        let template = FlowTemplate { direction: Direction::In, format, class: self.plan.class };
-        self.key = partner.open(&template, &Attributes::default())?;
+        self.key = partner.open(&self.template(Direction::In), &Attributes::default())?;
         self.state.clear();
         if let Some(log) = self.recovery.log.as_mut() {
             log.forget_device_state();

@@ -102,8 +102,8 @@ fn local_window_bytes(socket: BorrowedFd<'_>) -> usize {
     (buffer_bytes / 2).max(WINDOW_BYTES_MIN)
 }
 
-/// Records of a timely flow in flight in their own streams, at most.
-const STREAMS_MAX: u32 = 64;
+/// Streams in flight, at most: records of a timely flow, or segments of another flow, which then fill the largest receive window.
+const STREAMS_MAX: u32 = 128;
 
 /// The transport `quic`.
 #[derive(Debug, Clone, Copy)]
@@ -187,9 +187,9 @@ impl TransportClass for Quic {
 enum SendState {
     /// Accepts records.
     Open,
-    /// Sends the queue, then ends the ordered stream.
+    /// Sends the queue, then ends the sequence.
     Finishing,
-    /// The ordered stream has ended.
+    /// The sequence has ended.
     Finished,
 }
 
@@ -421,8 +421,10 @@ impl QuicPartner {
 impl Partner for QuicPartner {
     fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
         // The record header names the flow. At most one flow is pushed.
-        if template.direction == Direction::In {
-            self.is_timely = template.class == FlowClass::Timely;
+        let is_timely = template.class == FlowClass::Timely;
+        match template.direction {
+            Direction::In => self.is_timely = is_timely,
+            Direction::Out => self.receiver.is_timely = is_timely,
         }
         Ok(FlowKey::DEFAULT)
     }

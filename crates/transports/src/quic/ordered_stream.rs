@@ -1,7 +1,10 @@
-//! Writes the records of a reliable or state flow into one stream.
+//! Writes the records of a reliable or state flow as one sequence of bytes, in streams of [`SEGMENT_BYTES`] each.
+//!
+//! A single stream would not do: quinn-proto gives up a stream that has more than 1024 gaps, which a fast, long and lossy path
+//! easily makes, and it searches the pieces of a stream linearly.
 
 use crate::send_queue::SendQueue;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use contract::Body;
 use quinn_proto::{Connection, Dir, StreamId, WriteError};
 use smallvec::SmallVec;
@@ -14,10 +17,16 @@ const SMALL_BYTES_MAX: usize = 8 << 10;
 /// Bytes that are copied together at once.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 
-/// The stream, and the bytes that enter it next.
+/// Bytes of each stream but the last. Lost datagrams make at most a gap each, so a stream of so many bytes has fewer gaps than
+/// quinn-proto allows.
+pub(super) const SEGMENT_BYTES: usize = 1 << 20;
+
+/// The present stream, and the bytes that enter it next.
 #[derive(Debug, Default)]
 pub(super) struct OrderedStream {
     stream: Option<StreamId>,
+    /// Bytes in the present stream.
+    filled_bytes: usize,
     /// Copies of small records that have left the queue and that the stream has not accepted yet.
     gathered: Bytes,
 }
@@ -30,18 +39,26 @@ pub(super) struct Written {
 }
 
 impl OrderedStream {
-    /// Opens the stream. It must be the connection's first: the peer identifies it by its number.
+    /// Opens the next stream if there is none, once the peer allows it. The streams have rising numbers from 0, by which the peer
+    /// orders them, and an earlier one goes first: the peer waits for it.
     pub(super) fn open(&mut self, connection: &mut Connection) {
-        self.stream = self.stream.or_else(|| connection.streams().open(Dir::Uni));
+        if self.stream.is_none()
+            && let Some(stream) = connection.streams().open(Dir::Uni)
+        {
+            let priority = i32::try_from(stream.index()).map_or(i32::MIN, |index| -index);
+            let _ = connection.send_stream(stream).set_priority(priority);
+            self.stream = Some(stream);
+        }
     }
 
-    /// Returns true if the stream has accepted all bytes that left the queue.
+    /// Returns true if streams have accepted all bytes that left the queue.
     pub(super) fn is_empty(&self) -> bool {
         self.gathered.is_empty()
     }
 
-    /// Ends the stream. Returns false if it is not open yet.
+    /// Ends the sequence. Returns false if the present stream is not open yet.
     pub(super) fn finish(&mut self, connection: &mut Connection) -> bool {
+        self.open(connection);
         let Some(stream) = self.stream else { return false };
         let _ = connection.send_stream(stream).finish();
         true
@@ -54,13 +71,14 @@ impl OrderedStream {
         queue: &mut SendQueue<Note>,
     ) -> Written {
         let mut written = Written::default();
-        let Some(stream) = self.stream else { return written };
         loop {
             if !self.gathered.is_empty() {
-                let pieces = std::slice::from_mut(&mut self.gathered);
-                if write_pieces(connection, stream, pieces) == 0 {
+                let mut pieces = [self.gathered.clone()];
+                let bytes = self.put(connection, &mut pieces);
+                if bytes == 0 {
                     return written;
                 }
+                self.gathered.advance(bytes);
                 continue;
             }
             let Some((_, record)) = queue.records.front() else { return written };
@@ -68,7 +86,7 @@ impl OrderedStream {
                 self.gathered = gather(queue);
                 self.gathered.len()
             } else {
-                write(connection, stream, record)
+                self.put(connection, &mut pieces_of(record))
             };
             if bytes == 0 {
                 return written;
@@ -76,6 +94,28 @@ impl OrderedStream {
             written.bytes += bytes;
             written.records += queue.sent(bytes);
         }
+    }
+
+    /// Writes as much of the pieces as the present stream accepts. Returns the number of bytes.
+    fn put(&mut self, connection: &mut Connection, mut pieces: &mut [Bytes]) -> usize {
+        self.open(connection);
+        let Some(stream) = self.stream else { return 0 };
+        let (mut count, mut room) = (0, SEGMENT_BYTES - self.filled_bytes);
+        while let Some(piece) = pieces.get_mut(count)
+            && room > 0
+        {
+            piece.truncate(room);
+            room -= piece.len();
+            count += 1;
+        }
+        pieces = &mut pieces[..count];
+        let bytes = write_pieces(connection, stream, pieces);
+        self.filled_bytes += bytes;
+        if self.filled_bytes == SEGMENT_BYTES {
+            let _ = connection.send_stream(stream).finish();
+            (self.stream, self.filled_bytes) = (None, 0);
+        }
+        bytes
     }
 }
 
@@ -94,13 +134,16 @@ fn gather<Note>(queue: &SendQueue<Note>) -> Bytes {
     gathered.freeze()
 }
 
-/// Writes as much of a record as the stream accepts. Returns the number of bytes.
+/// Writes as much of a record as its own stream accepts. Returns the number of bytes.
 pub(super) fn write(connection: &mut Connection, stream: StreamId, record: &Body) -> usize {
-    let mut pieces: SmallVec<[Bytes; PIECES_AT_ONCE]> = record.shares().take(PIECES_AT_ONCE).collect();
-    write_pieces(connection, stream, &mut pieces)
+    write_pieces(connection, stream, &mut pieces_of(record))
 }
 
-/// Writes as much of the pieces as the stream accepts, and removes it from them. Returns the number of bytes.
+fn pieces_of(record: &Body) -> SmallVec<[Bytes; PIECES_AT_ONCE]> {
+    record.shares().take(PIECES_AT_ONCE).collect()
+}
+
+/// Writes as much of the pieces as the stream accepts. Returns the number of bytes.
 fn write_pieces(connection: &mut Connection, stream: StreamId, pieces: &mut [Bytes]) -> usize {
     match connection.send_stream(stream).write_chunks(pieces) {
         Ok(written) => written.bytes,

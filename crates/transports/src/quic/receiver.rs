@@ -1,9 +1,15 @@
-//! Reads the records of a QUIC connection: from datagrams, from the ordered stream, and from streams of one record
-//! each.
+//! Reads the records of a QUIC connection: from datagrams, and from streams.
+//!
+//! | flow | streams |
+//! |---|---|
+//! | reliable, state | one sequence of bytes, in order of their numbers: one of [`SEGMENT_BYTES`] continues in the next, a shorter one ends it |
+//! | timely | stream 0 has no bytes, and its end is that of the flow; each other one is a record |
 
+use super::ordered_stream::SEGMENT_BYTES;
 use crate::deframer::Deframer;
 use contract::Body;
 use quinn_proto::{Connection, Dir, ReadError, StreamId};
+use std::collections::VecDeque;
 use std::io;
 use wire::{BODY_BYTES_MAX, RecordHeader};
 
@@ -24,7 +30,7 @@ pub(super) struct Counts {
     pub(super) malformed: u64,
 }
 
-/// An incoming stream.
+/// An incoming stream of one record.
 #[derive(Debug)]
 struct IncomingStream {
     id: StreamId,
@@ -33,15 +39,33 @@ struct IncomingStream {
     has_ended: bool,
 }
 
+/// The streams of a sequence of records.
+#[derive(Debug)]
+struct Sequence {
+    /// Streams that have not been read to their end, in order.
+    streams: VecDeque<StreamId>,
+    /// Bytes read of the first of them.
+    bytes: usize,
+    deframer: Deframer,
+}
+
 /// The receiving side of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
-    /// Oldest first.
+    /// The flow is timely.
+    pub(super) is_timely: bool,
+    /// Of a timely flow, oldest first.
     streams: Vec<IncomingStream>,
     spare: Vec<Deframer>,
-    /// The ordered stream has ended, which ends the connection.
+    /// Of another flow, once the peer has opened a stream.
+    sequence: Option<Box<Sequence>>,
+    /// The peer sends no more.
     has_ended: bool,
     pub(super) counts: Counts,
+}
+
+fn fresh_deframer() -> Deframer {
+    Deframer::new(BODY_BYTES_MAX, 0, KEPT_BYTES_MAX)
 }
 
 impl Receiver {
@@ -76,9 +100,47 @@ impl Receiver {
     }
 
     fn next_from_streams(&mut self, connection: &mut Connection) -> Result<Option<(u32, Body)>, String> {
+        if self.is_timely { self.next_single(connection) } else { self.next_in_order(connection) }
+    }
+
+    /// Reads the first stream alone: the others continue it.
+    fn next_in_order(&mut self, connection: &mut Connection) -> Result<Option<(u32, Body)>, String> {
         while let Some(id) = connection.streams().accept(Dir::Uni) {
-            let fresh = || Deframer::new(BODY_BYTES_MAX, 0, KEPT_BYTES_MAX);
-            let deframer = self.spare.pop().unwrap_or_else(fresh);
+            let fresh =
+                || Box::new(Sequence { streams: VecDeque::new(), bytes: 0, deframer: fresh_deframer() });
+            self.sequence.get_or_insert_with(fresh).streams.push_back(id);
+        }
+        let Some(sequence) = &mut self.sequence else { return Ok(None) };
+        loop {
+            if let Some((flow, record)) = sequence.deframer.next().map_err(|error| error.to_string())? {
+                return Ok(Some((flow, Body::from(record.freeze()))));
+            }
+            if self.has_ended {
+                let is_whole = sequence.deframer.is_at_record_boundary() && sequence.streams.is_empty();
+                let wrong = || "a sequence ended within a record, or before its last stream".to_string();
+                return is_whole.then_some(None).ok_or_else(wrong);
+            }
+            let Some(id) = sequence.streams.front() else { return Ok(None) };
+            let (result, bytes) = read(connection, *id, &mut sequence.deframer);
+            sequence.bytes += bytes;
+            match result {
+                _ if sequence.bytes > SEGMENT_BYTES => return Err("a stream is too long".into()),
+                Read::Data => {}
+                Read::Blocked => return Ok(None),
+                Read::Abandoned => return Err("a part of a sequence was abandoned".into()),
+                Read::End => {
+                    self.has_ended = sequence.bytes < SEGMENT_BYTES;
+                    sequence.streams.pop_front();
+                    sequence.bytes = 0;
+                }
+            }
+        }
+    }
+
+    /// Reads all streams at once: each is a record.
+    fn next_single(&mut self, connection: &mut Connection) -> Result<Option<(u32, Body)>, String> {
+        while let Some(id) = connection.streams().accept(Dir::Uni) {
+            let deframer = self.spare.pop().unwrap_or_else(fresh_deframer);
             self.streams.push(IncomingStream { id, deframer, has_ended: false });
         }
         let mut index = 0;
@@ -95,7 +157,7 @@ impl Receiver {
                     self.end(index)?;
                     continue 'streams;
                 }
-                match may_read.then(|| read(connection, stream)) {
+                match may_read.then(|| read(connection, stream.id, &mut stream.deframer).0) {
                     Some(Read::Data) => {}
                     None | Some(Read::Blocked) => break,
                     Some(Read::End) => stream.has_ended = true,
@@ -117,7 +179,7 @@ impl Receiver {
         if !deframer.is_at_record_boundary() {
             return Err("a stream ended in the middle of a record".into());
         }
-        // Stream 0 is the ordered stream.
+        // Stream 0 has no record.
         self.has_ended |= id.index() == 0;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(deframer);
@@ -137,11 +199,12 @@ enum Read {
     Abandoned,
 }
 
-fn read(connection: &mut Connection, incoming: &mut IncomingStream) -> Read {
-    let mut stream = connection.recv_stream(incoming.id);
-    let Ok(mut chunks) = stream.read(true) else { return Read::End };
+/// Reads a stream into a deframer. Returns the number of bytes, too.
+fn read(connection: &mut Connection, id: StreamId, deframer: &mut Deframer) -> (Read, usize) {
+    let mut stream = connection.recv_stream(id);
+    let Ok(mut chunks) = stream.read(true) else { return (Read::End, 0) };
     let mut result = Read::Data;
-    let received = incoming.deframer.receive(|rooms| {
+    let received = deframer.receive(|rooms| {
         let mut received = 0;
         for mut room in rooms {
             while room.bytes() > 0 {
@@ -171,9 +234,8 @@ fn read(connection: &mut Connection, incoming: &mut IncomingStream) -> Read {
     });
     // The next transmission returns the flow-control window to the peer.
     let _ = chunks.finalize();
-    match (result, received) {
-        // The data before it was blocked may complete a record.
-        (Read::Blocked, Ok((bytes, _))) if bytes > 0 => Read::Data,
-        (result, _) => result,
-    }
+    let bytes = received.map_or(0, |(bytes, _)| bytes);
+    // The data before it was blocked may complete a record.
+    let is_data = matches!(result, Read::Blocked) && bytes > 0;
+    (if is_data { Read::Data } else { result }, bytes)
 }

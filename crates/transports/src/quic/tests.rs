@@ -27,8 +27,10 @@ impl Two {
     fn over(sockets: [OwnedFd; 2], class: FlowClass, given: &[(&str, &str)]) -> Two {
         let mut two = Two(partners(&Quic, sockets, true, given));
         for end in &mut two.0 {
-            let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
-            end.open(&template, &Attributes::default()).expect("a flow");
+            for direction in [Direction::In, Direction::Out] {
+                let template = FlowTemplate { direction, format: Format::Bytes, class };
+                end.open(&template, &Attributes::default()).expect("a flow");
+            }
         }
         two
     }
@@ -76,6 +78,28 @@ fn reliable_records_cross_in_order_both_ways() {
     for from in [0, 1] {
         let received = two.carry(from, &all, all.len());
         assert_eq!(bytes(received), bytes(all.clone()));
+    }
+}
+
+/// The records fill a stream exactly, one byte less, and one more.
+#[test]
+fn a_sequence_ends_where_a_stream_ends() {
+    let full = ordered_stream::SEGMENT_BYTES - wire::RecordHeader::BYTES;
+    for sizes in [&[][..], &[full], &[full - 1], &[full + 1], &[full, full, 5], &[7, 3 * full]] {
+        let (mut two, all) = (Two::new(FlowClass::Reliable, &[]), records(sizes));
+        let (begun, mut received) = (Instant::now(), two.carry(0, &all, all.len()));
+        let mut has_finished = false;
+        loop {
+            assert!(begun.elapsed() < WATCHDOG, "{sizes:?} do not end");
+            let reply = two.0[0].ctl(FlowKey::DEFAULT, Ctl::Finish).expect("finish");
+            has_finished |= matches!(reply, CtlReply::Done);
+            match two.0[1].pull(FlowKey::DEFAULT, Pull::Yours).expect("pull") {
+                Pulled::Message(_, message) => received.push(message.body),
+                Pulled::End if has_finished => break,
+                _ => {}
+            }
+        }
+        assert_eq!(bytes(received), bytes(all), "{sizes:?}");
     }
 }
 

@@ -155,6 +155,8 @@ struct Model {
     now_s: f64,
     /// Packets that our application has made by a time, as a rate; `None`: any number.
     made_per_s: Option<f64>,
+    /// The sender's processor sends so much, and the sender still has more to send.
+    processor_mbit: Option<f64>,
     sent_packets: u64,
     /// The receiver's process is stopped until then.
     stopped_until_s: f64,
@@ -199,6 +201,7 @@ impl Model {
             queue_packets,
             now_s: 0.0,
             made_per_s: None,
+            processor_mbit: None,
             sent_packets: 0,
             stopped_until_s: f64::NEG_INFINITY,
             pauses: (0.0, 0.0),
@@ -273,7 +276,9 @@ impl Model {
             if !has_packet {
                 ours.rate.on_idle();
             }
+            let sent_mbit = self.sent_packets as f64 * PACKET_BYTES as f64 * 8.0 / 1e6;
             let may_send = has_packet
+                && self.processor_mbit.is_none_or(|mbit| sent_mbit < mbit * self.now_s)
                 && ours.rate.next() <= now
                 && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
             if may_send {
@@ -426,6 +431,22 @@ fn a_host_that_pauses_is_no_full_queue() {
                 let seen = model.run(4.0);
                 assert!(seen.ours > 2.0, "seed {seed}, {pause_s} s, {loss_percent} %: {seen:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_slow_processor_gets_no_window_that_it_cannot_use() {
+    for round_trip_ms in [20.0, 100.0, 200.0] {
+        for loss_percent in [0.0, 0.1, 1.0] {
+            let mut model = Model::new(400.0, round_trip_ms, loss_percent, 1000.0);
+            model.processor_mbit = Some(200.0);
+            model.run(10.0);
+            let seen = model.run(5.0);
+            let on_path = 200e6 / 8.0 * (round_trip_ms / 1e3 + 0.05);
+            let window = model.ours.rate.window() as f64;
+            let context = format!("{round_trip_ms} ms, {loss_percent} %: {seen:?}, window {window}");
+            assert!(seen.ours > 180.0 && window < 3.0 * on_path, "{context}");
         }
     }
 }
