@@ -207,6 +207,8 @@ fn a_fifo_waits_for_its_first_writer_and_ends_with_its_last() {
     std::fs::write(&path, "late").unwrap();
     let Pulled::Message(_, message) = source.pull(key, Pull::Yours).unwrap() else { panic!("no message") };
     assert_eq!(message.body.into_bytes(), &b"late"[..]);
+    // A read that took all that there was is followed by a wait, which the end of the FIFO ends.
+    assert!(matches!(source.pull(key, Pull::Ask).unwrap(), Pulled::Nothing));
     assert!(matches!(source.pull(key, Pull::Ask).unwrap(), Pulled::End));
 }
 

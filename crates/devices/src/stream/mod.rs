@@ -104,6 +104,11 @@ impl Channel {
         }
     }
 
+    /// Returns true if polling tells when a read finds bytes.
+    fn can_wait(&self) -> bool {
+        self.can_wait
+    }
+
     /// Ends the stream for its reader.
     fn end(self) {
         // Another descriptor may keep a socket open for reading, so it needs a shutdown. For other kinds, closing the

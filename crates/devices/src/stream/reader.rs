@@ -18,6 +18,9 @@ pub(crate) struct StreamReader {
     buffer: ReadBuffer,
     deframer: Deframer,
     state: State,
+    /// The last read took all that there was: another one would find nothing, and its system call would delay the message.
+    /// Polling tells what has come since.
+    is_emptied: bool,
     bytes: u64,
 }
 
@@ -42,6 +45,7 @@ impl StreamReader {
             buffer: ReadBuffer::new(buffer_bytes),
             deframer: Deframer::new(framing.frame, framing.max),
             state: State::Reading,
+            is_emptied: false,
             bytes: 0,
         }
     }
@@ -53,6 +57,9 @@ impl StreamReader {
 
     /// Reads once. Returns true if there was data or the end.
     fn read(&mut self) -> PartnerResult<bool> {
+        if std::mem::take(&mut self.is_emptied) {
+            return Ok(false);
+        }
         let fresh = match self.buffer.read(&self.channel) {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
@@ -62,6 +69,7 @@ impl StreamReader {
             Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
         };
         self.bytes += fresh as u64;
+        self.is_emptied = fresh > 0 && !self.buffer.is_full() && self.channel.can_wait();
         if fresh == 0 {
             self.state = State::Draining;
         }
