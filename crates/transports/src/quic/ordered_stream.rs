@@ -21,6 +21,11 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 /// quinn-proto allows.
 pub(super) const SEGMENT_BYTES: usize = 1 << 20;
 
+/// quinn-proto's bound for the pieces of a stream that wait, and the fewest bytes of a stream in a full datagram.
+const PIECES_MAX: usize = 1024;
+const PIECE_BYTES_MIN: usize = 1100;
+const _: () = assert!(SEGMENT_BYTES / PIECE_BYTES_MIN < PIECES_MAX);
+
 /// The present stream, and the bytes that enter it next.
 #[derive(Debug, Default)]
 pub(super) struct OrderedStream {

@@ -601,6 +601,15 @@ mod relay {
         random: u64,
     }
 
+    /// Ends the relay, also when a test has failed.
+    struct EndOf<'a>(&'a AtomicBool);
+
+    impl Drop for EndOf<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn end() -> (UdpSocket, OwnedFd) {
         let [middle, end] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
         end.connect(middle.local_addr().expect("address")).expect("connect");
@@ -661,8 +670,8 @@ mod relay {
                         thread::sleep(Duration::from_micros(100));
                     }
                 });
+                let _end = EndOf(done);
                 act();
-                done.store(true, Ordering::Relaxed);
             });
         }
     }
