@@ -145,6 +145,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["cache", "readahead"], "prefetch"),
     (&["capture", "dump", "log"], "record"),
     (&["throttle", "drop"], "latest"),
+    (&["python", "javascript", "node", "sdk", "script", "program"], "exec"),
 ];
 
 /// Returns the error for a name that no module has: the nearest module, and those whose page contains the word.
