@@ -27,6 +27,8 @@ const STARTS: &[(&str, Classes)] = &[
     ("/dev/video", classes("v4l2", "v4l2")),
     ("/dev/v4l/", classes("v4l2", "v4l2")),
     ("/dev/fb", classes("fb", "fb")),
+    ("/run/spnav.sock", classes("spnav", "spnav")),
+    ("/var/run/spnav.sock", classes("spnav", "spnav")),
 ];
 
 /// Ends of paths that belong to a class.
@@ -46,6 +48,11 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("joystick", "evdev"),
     ("input", "evdev"),
     ("event", "evdev"),
+    ("spacemouse", "spnav"),
+    ("spacenav", "spnav"),
+    ("spacenavd", "spnav"),
+    ("spacenavigator", "spnav"),
+    ("3dconnexion", "spnav"),
     ("camera", "v4l2"),
     ("webcam", "v4l2"),
     ("cam", "v4l2"),

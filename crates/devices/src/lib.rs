@@ -23,6 +23,7 @@ pub mod serial;
 mod side;
 pub mod socket;
 pub mod spec;
+pub mod spnav;
 pub mod stdio;
 mod stream;
 pub mod v4l2;
@@ -35,6 +36,7 @@ use contract::DeviceClass;
 pub static DEVICES: &[&dyn DeviceClass] = &[
     &evdev::Evdev,
     &evdev::Uinput,
+    &spnav::Spnav,
     &serial::Serial,
     &serial::Pty,
     &file::File,

@@ -216,6 +216,11 @@ impl Properties {
         (BTN_JOYSTICK..BTN_DIGI).any(|button| keys.contains(button)) || keys.contains(BTN_TRIGGER_HAPPY)
     }
 
+    /// Returns true if the axes have a rest position: those of a joystick, and the cap of a 3D mouse.
+    pub(super) fn has_rest(&self) -> bool {
+        self.is_joystick() || self.kind() == Kind::Mouse3d
+    }
+
     /// Returns the kind of the device.
     pub fn kind(&self) -> Kind {
         kind::of(self)

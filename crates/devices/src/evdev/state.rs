@@ -126,17 +126,19 @@ impl State {
     }
 
     /// Returns true if no key but those in `except` is down, no finger is on the device, and the sticks, hats and pedals of a
-    /// joystick are at rest. A stick that nobody touches is seldom exactly in its middle.
+    /// joystick and the cap of a 3D mouse are at rest. A stick that nobody touches is seldom exactly in its middle.
     pub(super) fn is_neutral(&self, properties: &Properties, except: &Bits) -> bool {
         let is_at_rest = |(code, axis): (&u16, &Axis)| {
             let Some(rest) = rest(*code, axis) else { return true };
-            let play = axis.maximum.abs_diff(axis.minimum) / REST_SHARE;
+            // A cap has springs: it rests in its middle.
+            let play =
+                if properties.is_joystick() { axis.maximum.abs_diff(axis.minimum) / REST_SHARE } else { 0 };
             let value = self.axes.get(usize::from(*code)).copied().unwrap_or(rest);
             value.abs_diff(rest) <= play.max(axis.flat.unsigned_abs())
         };
         self.keys.without(except).is_empty()
             && self.fingers.iter().all(|finger| finger[TRACKING_ID] < 0)
-            && (!properties.is_joystick() || properties.axes.iter().all(is_at_rest))
+            && (!properties.has_rest() || properties.axes.iter().all(is_at_rest))
     }
 
     /// Returns a snapshot without the keys in `except`. It has no lights: they belong to the application.
@@ -230,11 +232,11 @@ fn finger_axes(properties: &Properties) -> impl Iterator<Item = (u16, usize)> {
     properties.axes.keys().filter_map(|code| finger_axis(*code).map(|axis| (*code, axis)))
 }
 
-/// Returns the snapshot of the neutral state: keys and buttons up, fingers lifted, sticks, hats and pedals at rest.
+/// Returns the snapshot of the neutral state: keys and buttons up, fingers lifted, sticks, hats, pedals and caps at rest.
 /// Controls without a rest position (pens, throttles, switches) are not in it and keep their values.
 pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
-    if properties.is_joystick() {
+    if properties.has_rest() {
         let rests = properties.axes.iter().filter_map(|(code, axis)| Some((*code, rest(*code, axis)?)));
         events.extend(rests.map(|(code, value)| Event::new(EV_ABS, code, value)));
     }

@@ -231,6 +231,22 @@ fn a_gamepad_that_nobody_touches_is_neutral() {
     assert!(state.is_neutral(&properties, &held), "the button was pressed for another program");
 }
 
+/// The six axes of a SpaceNavigator, as the kernel's driver reports them.
+#[test]
+fn a_neutral_3d_mouse_is_centred() {
+    let cap = |value| Axis { value, minimum: -350, maximum: 350, fuzz: 0, flat: 0, resolution: 0 };
+    let mut properties = with_keys([BTN_MISC, BTN_MISC + 1], &[]);
+    properties.kinds.set(EV_ABS, true);
+    properties.axes = (ABS_X..=ABS_RZ).map(|code| (code, cap(0))).collect();
+    assert_eq!(properties.kind(), Kind::Mouse3d);
+    let (mut state, nothing) = (State::new(&properties), Bits::new());
+    assert!(state.is_neutral(&properties, &nothing));
+    state.apply(abs(ABS_RX, 1));
+    assert!(!state.is_neutral(&properties, &nothing), "a cap that is hardly pushed is held");
+    let [_, events] = state.changes_to(&state.with_snapshot(&neutral(&properties)), &properties);
+    assert_eq!(events, [abs(ABS_RX, 0)]);
+}
+
 #[test]
 fn a_finger_on_a_touchpad_is_not_neutral() {
     let (properties, nothing) = (touchpad(2), Bits::new());
