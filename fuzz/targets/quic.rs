@@ -97,8 +97,10 @@ fn ours(socket: UdpSocket, class: FlowClass) -> Box<dyn Partner> {
     let options = Options::check(quic.options(), given).expect("its own options");
     let [_, keys] = keys();
     let mut ours = quic.partner(socket.into(), End::Accepted, &options, Some(&keys)).expect("a partner");
-    let template = FlowTemplate { direction: Direction::In, format: Format::Bytes, class };
-    ours.open(&template, &Attributes::default()).expect("a flow");
+    for direction in [Direction::In, Direction::Out] {
+        let template = FlowTemplate { direction, format: Format::Bytes, class };
+        ours.open(&template, &Attributes::default()).expect("a flow");
+    }
     ours
 }
 
