@@ -3,7 +3,7 @@
 //!
 //! | state | sending is limited by | ends when |
 //! |---|---|---|
-//! | slow start | the window, which doubles each round trip (RFC 5681, 3.1) | a queue shows, or the rate grows no more ([`FULL`]) → paced; a share of [`START_LOSS`] is lost → trial |
+//! | slow start | the window, which doubles each round trip (RFC 5681, 3.1) | a queue shows → paced; a share of [`START_LOSS`] is lost → trial |
 //! | trial ([`Loss`]) | the delivery rate | enough is reported: the loss was random → slow start, if it came from there; else → paced |
 //! | paced | the pace; the window only backs it up | unexplained loss → trial; the pace reaches [`RATE_MAX`] → slow start |
 //!
@@ -29,9 +29,6 @@ use contract::Time;
 use loss::Loss;
 use std::time::Duration;
 
-/// Slow start ends after so many round trips in which the delivery rate did not grow by this factor (BBR,
-/// draft-ietf-ccwg-bbr, 5.3.1.2): a processor or the peer's window limits it, and a larger window would only make longer bursts.
-const FULL: (u32, f64) = (3, 1.25);
 /// Initial and smallest window, bytes.
 const WINDOW: [usize; 2] = [46 << 10, 12 << 10];
 /// Loss rate that interrupts slow start for a trial.
@@ -170,8 +167,6 @@ struct Interval {
     /// Start by the receiver's clock, and the bytes that had arrived by then.
     came: Time,
     received_bytes: u64,
-    /// Time of sending of the newest datagram that had arrived by then.
-    sent: Time,
     /// Bytes reported as arrived or lost.
     reported: usize,
     lost: usize,
@@ -184,13 +179,12 @@ struct Interval {
 }
 
 impl Interval {
-    fn begin(sample: &Sample, sent: Time, gap: Duration, now: Time) -> Interval {
+    fn begin(sample: &Sample, gap: Duration, now: Time) -> Interval {
         let Sample { came, received_bytes, .. } = *sample;
         Interval {
             begun: now,
             came,
             received_bytes,
-            sent,
             reported: 0,
             lost: 0,
             round_trip_min: Duration::MAX,
@@ -198,32 +192,6 @@ impl Interval {
             gap_max: gap,
             is_busy: true,
         }
-    }
-}
-
-/// The delivery rate in slow start.
-#[derive(Debug, Default)]
-struct SlowStart {
-    /// Highest so far. Slow start often has nothing in flight, so lower rates mean little.
-    best: f64,
-    /// Highest when it last grew by the factor of [`FULL`].
-    grown: f64,
-    /// Round trips since then, and the end of the present one.
-    round_trips: u32,
-    until: Time,
-}
-
-impl SlowStart {
-    /// Adds a rate. Returns true if it does not grow any more.
-    fn is_full(&mut self, accepted: f64, round_trip: Duration, now: Time) -> bool {
-        let (round_trips, factor) = FULL;
-        self.best = self.best.max(accepted);
-        if self.best >= factor * self.grown {
-            (self.grown, self.round_trips, self.until) = (self.best, 0, now.after(round_trip));
-        } else if now >= self.until {
-            (self.round_trips, self.until) = (self.round_trips + 1, now.after(round_trip));
-        }
-        self.round_trips >= round_trips
     }
 }
 
@@ -259,8 +227,6 @@ pub(crate) struct RateControl {
     /// Smoothed range of the round trips in an interval.
     range: Duration,
     interval: Option<Interval>,
-    /// Time of sending of the newest datagram that is reported as arrived.
-    sent: Time,
     /// Share of the time in which the sender's queue was never empty in an interval, over [`BUSY_TIME`].
     busy: f64,
     /// The last receipt, and the end of the last stall while data from before it are in flight.
@@ -268,7 +234,8 @@ pub(crate) struct RateControl {
     resumed: Option<Time>,
     /// Receipts before this time report data that were sent before the last change of state.
     measure_from: Time,
-    start: SlowStart,
+    /// Highest delivery rate in slow start. Slow start often has nothing in flight, so lower rates mean little.
+    best: f64,
     loss: Loss,
     /// Loss rate when the last trial began.
     suspected: f64,
@@ -302,12 +269,11 @@ impl RateControl {
             deviation: Duration::ZERO,
             range: Duration::ZERO,
             interval: None,
-            sent: Time::ZERO,
             busy: 0.0,
             received: Time::ZERO,
             resumed: None,
             measure_from: Time::ZERO,
-            start: SlowStart::default(),
+            best: 0.0,
             loss: Loss::default(),
             suspected: 0.0,
             interrupted_start: None,
@@ -422,10 +388,9 @@ impl RateControl {
         }
         if let Some(round_trip) = sample.round_trip {
             self.measure_round_trip(round_trip);
-            self.sent = self.sent.max(now.before(round_trip));
         }
         if self.pace.is_none() && sample.is_limited {
-            let on_path = self.start.best * self.base.unwrap_or_default().as_secs_f64();
+            let on_path = self.best * self.base.unwrap_or_default().as_secs_f64();
             let most = self.room.saturating_add(on_path as usize).max((START_FACTOR * on_path) as usize);
             self.window = self.window.saturating_add(sample.acknowledged).min(most.max(self.window));
         }
@@ -436,7 +401,7 @@ impl RateControl {
             return;
         }
         let Some(interval) = &mut self.interval else {
-            self.interval = Some(Interval::begin(sample, self.sent, gap, now));
+            self.interval = Some(Interval::begin(sample, gap, now));
             return;
         };
         interval.gap_max = interval.gap_max.max(gap);
@@ -451,18 +416,9 @@ impl RateControl {
             || self.pace.is_none();
         if span >= SPAN_MIN && is_long_enough && interval.round_trip_min < Duration::MAX {
             let ended = *interval;
-            let span = span.max(self.sending_span(&ended));
-            self.interval = Some(Interval::begin(sample, self.sent, gap, now));
+            self.interval = Some(Interval::begin(sample, gap, now));
             self.end_interval(&ended, span, sample.received_bytes, now);
         }
-    }
-
-    /// Returns the shortest time in which the data of an interval can have arrived. A process that paused handles the receipts of
-    /// a long time at once, but nothing arrives faster than it was sent, apart from a queue that drains (the delivery rate
-    /// of draft-cheng-iccrg-delivery-rate-estimation, section 4.1).
-    fn sending_span(&self, interval: &Interval) -> Duration {
-        let span = self.sent.since(interval.sent);
-        if self.pace.is_some() { Duration::ZERO } else { span }
     }
 
     /// Returns true if the sample reports data from before a stall: one of the two processes did not run.
@@ -654,20 +610,20 @@ impl RateControl {
         if !interval.is_busy {
             return;
         }
-        let is_full = self.start.is_full(accepted, self.round_trip, now);
+        self.best = self.best.max(accepted);
         // A process that paused delays receipts as a queue does, but none arrives meanwhile.
         let has_queue = queue.saturating_sub(interval.gap_max) > self.queue_aim();
         let has_loss = self.loss.recent() > START_LOSS.max(self.loss.explained_max());
-        if !has_queue && !has_loss && !is_full {
+        if !has_queue && !has_loss {
             return;
         }
         // Data that arrive within the next round trip were sent by the window, not by the pace.
         self.measure_from = now.after(self.round_trip);
-        if has_loss && !has_queue {
+        if !has_queue {
             self.begin_trial(now);
             self.interrupted_start = Some((self.window, self.loss.recent()));
         }
-        let pace = std::mem::take(&mut self.start).best;
+        let pace = std::mem::take(&mut self.best);
         (self.peak, self.accepted) = (pace, pace);
         self.set_pace(pace);
     }

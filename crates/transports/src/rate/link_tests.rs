@@ -157,6 +157,8 @@ struct Model {
     made_per_s: Option<f64>,
     /// The sender's processor sends so much, and the sender still has more to send.
     processor_mbit: Option<f64>,
+    /// The processor is busy with a packet until then.
+    processor_free_s: f64,
     sent_packets: u64,
     /// The receiver's process is stopped until then.
     stopped_until_s: f64,
@@ -202,6 +204,7 @@ impl Model {
             now_s: 0.0,
             made_per_s: None,
             processor_mbit: None,
+            processor_free_s: 0.0,
             sent_packets: 0,
             stopped_until_s: f64::NEG_INFINITY,
             pauses: (0.0, 0.0),
@@ -276,13 +279,16 @@ impl Model {
             if !has_packet {
                 ours.rate.on_idle();
             }
-            let sent_mbit = self.sent_packets as f64 * PACKET_BYTES as f64 * 8.0 / 1e6;
             let may_send = has_packet
-                && self.processor_mbit.is_none_or(|mbit| sent_mbit < mbit * self.now_s)
+                && self.processor_free_s <= self.now_s
                 && ours.rate.next() <= now
                 && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
             if may_send {
                 self.sent_packets += 1;
+                if let Some(mbit) = self.processor_mbit {
+                    let begun_s = self.processor_free_s.max(self.now_s - STEP_S);
+                    self.processor_free_s = begun_s + PACKET_BYTES as f64 * 8e-6 / mbit;
+                }
                 ours.in_flight_bytes += PACKET_BYTES;
                 ours.rate.sent(PACKET_BYTES, now);
                 let number = ours.in_flight.send(now);
