@@ -57,7 +57,9 @@ impl Pattern {
             if figure(&stats["transport"], "ways") == f64::from(ways) {
                 break;
             }
-            assert!(since.elapsed() < PATIENCE, "{stats}");
+            if since.elapsed() >= PATIENCE {
+                panic!("the device host: {stats}; the application host: {}", self.attach.wait("stats"));
+            }
         }
         let before = self.attach.wait("stats")["stats"]["incoming"]["messages"].as_u64().unwrap_or(0);
         self.attach.flows(before + 400)

@@ -420,7 +420,9 @@ impl StripedPartner {
         if target > lasting + coming {
             self.demand.to_request += (target - lasting - coming) as u32;
         }
-        if lasting >= wanted as usize {
+        if self.ways.iter().filter(|way| way.is_open()).count() >= wanted as usize {
+            // A later demand is not bound by what the peer refused before.
+            self.ways_most = WAYS_MAX;
             self.demand.settle();
         }
         let surplus = lasting.saturating_sub(target);
@@ -458,6 +460,13 @@ impl StripedPartner {
         if self.demand.retry_at.is_some_and(|at| at.0 <= sys::clock::boot_ns()) {
             self.ways_most = WAYS_MAX;
             (self.demand.requested, self.demand.retry_at) = (0, None);
+            // A way that the peer has not joined by now may never carry a record.
+            for index in 1..self.ways.len() {
+                if self.ways[index].sending == Sending::Joining {
+                    self.drop_way(index);
+                }
+            }
+            self.remove_over();
             self.demand.retry_after = (self.demand.retry_after * 2).min(RETRY[1]);
             self.update_ways();
         }

@@ -161,6 +161,35 @@ fn a_broken_way_fails_the_link_and_a_refused_way_does_not() {
 }
 
 #[test]
+fn a_way_that_is_refused_before_the_peer_wants_several_does_not_limit_them() {
+    let mut link = Link::new(["1", "3"], false);
+    let [ours, theirs] = tcp_pair();
+    drop(theirs);
+    add(&mut *link.ends[0], ours, None);
+    serve(&mut *link.ends[0]).expect("the link continues");
+    assert_eq!(figure(&mut *link.ends[0], "ways_refused"), 1.0);
+    link.settle(3.0);
+    link.exchange(1, &[200_000; 20]);
+}
+
+#[test]
+fn a_way_without_an_answer_is_replaced() {
+    let mut link = Link::new(["1", "3"], false);
+    let begun = Instant::now();
+    while serve(&mut *link.ends[0]).expect("the application host's end") != 2 {
+        assert!(begun.elapsed() < WATCHDOG, "the device host's demand does not arrive");
+        serve(&mut *link.ends[1]).expect("the device host's end");
+    }
+    let silent = [tcp_pair(), tcp_pair()].map(|[ours, theirs]| {
+        add(&mut *link.ends[0], ours, None);
+        theirs
+    });
+    link.settle(3.0);
+    drop(silent);
+    link.exchange(1, &[200_000; 20]);
+}
+
+#[test]
 fn a_way_of_another_link_is_closed() {
     let mut link = Link::new(["1", "1"], false);
     link.exchange(0, &[1]);
