@@ -37,7 +37,12 @@ static OPTIONS: [OptionSpec; 8] = [
         "10",
         "request: below this many messages, held or requested, the sink requests more",
     ),
-    agreed("max", COUNT, "10", "request: most messages held at the sink or requested"),
+    agreed(
+        "max",
+        COUNT,
+        "10",
+        "request: messages that the sink holds or requests, beside those that a round trip needs",
+    ),
     agreed("source_max", COUNT, "400", "request: most messages held at the source"),
     agreed(
         "full",

@@ -3,11 +3,14 @@
 //! ```text
 //! control, sink to source   granted: total number of messages that the source may have released
 //! control, source to sink   released: total number released, sent when all grants are used
-//! data                      sequence: number of messages released before
+//! data                      sequence: number of messages released before; `MORE` if the source waits for a grant
 //!
 //! sequence arrives          all numbers before it arrived or are lost
+//!   with MORE, held < min   one more message may be on its way
+//!   held > max              one less
 //! released arrives          if numbers below it are still missing after `lost_after`, they are lost
-//! held + outstanding < min  grant up to `max`
+//! held + outstanding
+//!   < min + on the way      grant up to `max` + on the way
 //! nothing arrives           send the grant again after `lost_after`, then at doubled intervals up to 16 s
 //! ```
 //!
@@ -25,6 +28,9 @@ const AHEAD_MAX: u64 = 1 << 20;
 /// No flow has this many messages.
 const COUNT_MAX: u64 = 1 << 62;
 
+/// The bit of a sequence number that says that the source holds further messages and has no grant for them.
+pub(super) const MORE: u64 = 1 << 63;
+
 /// Longest interval between repeated requests.
 const RETRY_MAX: Duration = Duration::from_secs(16);
 
@@ -32,6 +38,10 @@ pub(super) struct Sink {
     playout: Playout,
     min: u64,
     max: u64,
+    /// Messages that may be on their way beside those that are held: as many as the source creates in a round trip, if it
+    /// waits for grants otherwise. At most `on_way_max`.
+    on_way: u64,
+    on_way_max: u64,
     lost_after: Duration,
     /// Total number of messages that the source may have released.
     granted: u64,
@@ -51,12 +61,14 @@ pub(super) struct Sink {
 
 impl Sink {
     pub(super) fn new(options: &Options) -> Self {
-        let max = options.count("max");
+        let (max, source_max) = (options.count("max"), options.count("source_max"));
         Sink {
             // At its end, a flow sends all queued messages without a grant.
-            playout: Playout::new(max + options.count("source_max")),
+            playout: Playout::new(max + 2 * source_max),
             min: options.count("min").min(max) as u64,
             max: max as u64,
+            on_way: 0,
+            on_way_max: source_max as u64,
             lost_after: options.duration("lost_after"),
             granted: 0,
             next_sequence: 0,
@@ -70,13 +82,20 @@ impl Sink {
         }
     }
 
-    /// Below the minimum, requests messages up to the maximum. Outstanding messages count as held;
-    /// otherwise they would be requested again for a whole round trip.
+    /// Below the minimum, requests messages up to the maximum. Outstanding messages count, or they would be requested
+    /// again for a whole round trip; but those that a round trip needs have places of their own.
     fn request(&mut self, now: Time, out: &mut Outbox) {
-        let held = self.playout.len() as u64 + self.outstanding();
-        if held < self.min {
-            self.granted = self.granted.max(self.next_sequence) + self.max.saturating_sub(held);
+        let used = self.playout.len() as u64 + self.outstanding();
+        if used < self.min + self.on_way {
+            self.granted = self.granted.max(self.next_sequence) + (self.max + self.on_way - used);
             self.send_request(self.lost_after, now, out);
+        }
+    }
+
+    /// Fits the number of messages on their way to the round trip. It doubles within one while the source waits.
+    fn fit_on_way(&mut self, source_waits: bool) {
+        if source_waits && (self.playout.len() as u64) < self.min {
+            self.on_way = (self.on_way + 1).min(self.on_way_max);
         }
     }
 
@@ -120,6 +139,7 @@ impl Stage for Sink {
     fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let sequence = message.body.take_front().map(u64::from_le_bytes);
         let sequence = sequence.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;
+        let (source_waits, sequence) = (sequence & MORE != 0, sequence & !MORE);
         let ahead = sequence.saturating_sub(self.granted.max(self.next_sequence));
         if ahead > AHEAD_MAX {
             return Err(StageError::Input(format!("its sequence number is {ahead} ahead of all requests")));
@@ -134,6 +154,7 @@ impl Stage for Sink {
         self.playout.release(now, out);
         self.update_shift(transit(&message, now));
         self.playout.hold(message, now, out);
+        self.fit_on_way(source_waits);
         self.request(now, out);
         Ok(())
     }
@@ -200,7 +221,7 @@ impl Stage for Sink {
 
     fn checkpoint(&self) -> Option<Body> {
         let mut checkpoint = CheckpointWriter::default();
-        checkpoint.put([self.granted, self.next_sequence]);
+        checkpoint.put([self.granted, self.next_sequence, self.on_way]);
         self.playout.put(&mut checkpoint);
         Some(checkpoint.finish())
     }
@@ -209,6 +230,7 @@ impl Stage for Sink {
         let mut reader = CheckpointReader(checkpoint);
         self.granted = reader.number_below(COUNT_MAX)?;
         self.next_sequence = reader.number_below(COUNT_MAX)?;
+        self.on_way = reader.number_below(self.on_way_max + 1)?;
         self.playout.restore(reader)
     }
 

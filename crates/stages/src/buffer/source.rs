@@ -1,6 +1,7 @@
 //! The source of `mode=request`: queues messages and releases them as granted. See `sink` for the
 //! protocol.
 
+use super::sink::MORE;
 use crate::HELD_BYTES_MAX;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
@@ -37,7 +38,8 @@ impl Source {
 
     fn release_first(&mut self, out: &mut Outbox) -> bool {
         let Some(mut message) = self.take_first() else { return false };
-        message.body.push_front(&self.released.to_le_bytes());
+        let waits = !self.queue.is_empty() && self.released + 1 >= self.granted;
+        message.body.push_front(&(self.released | if waits { MORE } else { 0 }).to_le_bytes());
         self.released += 1;
         out.send(Port::MAIN, message);
         true

@@ -64,12 +64,13 @@ fn play_restores_spacing_at_every_jitter_its_delay_covers() {
 #[test]
 fn request_restores_spacing_as_published() {
     // About 0.1 ms up to 50 ms of jitter (figure 6.12): the shift grows once, because the first
-    // message was not the latest. Beyond max x period it cannot keep up.
-    for (jitter_ms, bound_ms) in [(0, 1e-6), (5, 0.1), (10, 0.1), (25, 0.1), (50, 0.12), (100, 0.3)] {
+    // message was not the latest. There it was 1.5 ms with 200 ms of jitter.
+    for (jitter_ms, bound_ms) in
+        [(0, 1e-6), (5, 0.1), (10, 0.1), (25, 0.1), (50, 0.12), (100, 0.3), (200, 1.0)]
+    {
         let mean = mean_error_ms(&[], jitter_ms);
         assert!(mean < bound_ms, "J={jitter_ms}: {mean} ms");
     }
-    assert!(mean_error_ms(&[("max", "30"), ("min", "30")], 200) < 0.5);
 }
 
 #[test]
@@ -113,18 +114,32 @@ fn play_adapts_to_a_step_of_clock_or_route() {
 }
 
 #[test]
-fn request_keeps_up_while_the_round_trip_is_below_max_periods() {
-    for (one_way_ms, keeps_up) in [(2, true), (40, true), (75, true), (90, false), (200, false)] {
-        let mut run = TwoHalves::new(
-            &Buffer,
-            &[("source_max", "50")],
-            &Format::Motion,
-            steady(Duration::from_millis(one_way_ms)),
-            1,
-        );
+fn request_keeps_up_over_any_round_trip() {
+    for (one_way_ms, jitter_ms) in [(2, 0), (40, 0), (75, 0), (90, 50), (200, 0), (200, 200), (400, 100)] {
+        let link = Params { jitter_ns: jitter_ms * 1_000_000, ..steady(Duration::from_millis(one_way_ms)) };
+        let mut run = TwoHalves::new(&Buffer, &[], &Format::Motion, link, 1);
         feed(&mut run, 3000, PERIOD);
-        let queued = run.figure(Half::Source, "held");
-        assert_eq!((run.dropped() == 0, queued <= 10.0), (keeps_up, keeps_up), "{one_way_ms} ms: {queued}");
+        assert_eq!(run.dropped(), 0, "{one_way_ms} ms");
+        // At first the sink requests too few, and runs empty a few times.
+        let (mean, largest) = run.spacing_error(1000);
+        assert_eq!((mean, largest), (0.0, 0.0), "{one_way_ms} ms");
+        let delay_ms = run.figure(Half::Sink, "delay_ms");
+        assert!(delay_ms < 200.0 + 7.0 * (one_way_ms + jitter_ms) as f64, "{one_way_ms} ms: {delay_ms}");
+    }
+}
+
+#[test]
+fn request_keeps_up_after_an_interruption() {
+    for one_way_ms in [2, 90, 200] {
+        let link = steady(Duration::from_millis(one_way_ms));
+        let mut run = TwoHalves::new(&Buffer, &[], &Format::Motion, link, 1);
+        for number in 0..300u64 {
+            run.push(Message::new(run.now, number.to_le_bytes().to_vec()));
+        }
+        feed(&mut run, 600, PERIOD);
+        let behind = 900 - run.received.len();
+        feed(&mut run, 600, PERIOD);
+        assert_eq!((run.dropped(), 1500 - run.received.len()), (0, behind), "{one_way_ms} ms");
     }
 }
 
