@@ -4,12 +4,13 @@
 #[cfg(test)]
 mod tests;
 
+use crate::movement::Movement;
 use contract::{
-    Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises, Report,
-    Site, Stage, StageResult, Time, agreed,
+    Attributes, Format, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, Port, Promises,
+    Report, Site, Stage, StageResult, Time, agreed,
 };
 use std::time::Duration;
-use wire::formats::motion::Update;
+use wire::formats::motion;
 
 /// The pair.
 pub(crate) struct Periodic;
@@ -39,17 +40,48 @@ impl Pair for Periodic {
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            Format::Evdev | Format::Serial | Format::Viewer | Format::Controls => {
-                Err("it drops messages, and this format needs every one (a key release is sent only once)"
-                    .into())
+            Format::Serial | Format::Viewer | Format::Controls => {
+                Err("it drops messages, and this format needs every one".into())
             }
             _ => Ok(format.clone()),
         }
     }
 
     fn source(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+        let waiting = match Movement::of(format).filter(|_| *format == Format::Evdev) {
+            Some(movement) => Waiting::Motion(movement, None),
+            None => Waiting::Newest(None),
+        };
         let (period, has_buttons) = (options.duration("period"), *format == Format::Motion);
-        Ok(Box::new(Source { period, has_buttons, newest: None, next: Time::ZERO, sent: 0, replaced: 0 }))
+        Ok(Box::new(Source { period, has_buttons, waiting, next: Time::ZERO, sent: 0, replaced: 0 }))
+    }
+}
+
+/// The message for the end of the period.
+enum Waiting {
+    /// The newest message replaces those before it.
+    Newest(Option<Message>),
+    /// The format `evdev`: the sum of distances and the latest positions; time and attributes of the newest, if there is motion.
+    Motion(Movement, Option<(Time, Attributes)>),
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<Message> {
+        match self {
+            Waiting::Newest(newest) => newest.take(),
+            Waiting::Motion(movement, newest) => {
+                let body = movement.take_last()?.into();
+                let (created, attributes) = (*newest)?;
+                Some(Message { created, attributes, body })
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Waiting::Newest(newest) => newest.is_none(),
+            Waiting::Motion(movement, _) => movement.is_empty(),
+        }
     }
 }
 
@@ -57,7 +89,7 @@ struct Source {
     period: Duration,
     /// The format `motion`: its buttons and snapshots are sent only once, so they do not wait and are not replaced.
     has_buttons: bool,
-    newest: Option<Message>,
+    waiting: Waiting,
     /// Earliest time for the next message.
     next: Time,
     sent: u64,
@@ -66,7 +98,7 @@ struct Source {
 
 impl Source {
     fn send(&mut self, now: Time, out: &mut Outbox) {
-        if let Some(message) = self.newest.take() {
+        if let Some(message) = self.waiting.take() {
             // Messages stay on a grid of periods; a pause starts a new grid.
             let on_grid = self.next.after(self.period);
             self.next = if on_grid > now { on_grid } else { now.after(self.period) };
@@ -74,24 +106,65 @@ impl Source {
             out.send(Port::MAIN, message);
         }
     }
+
+    /// Sends what waits and then this message, which is sent only once.
+    fn pass(&mut self, message: Message, out: &mut Outbox) {
+        while let Some(waiting) = self.waiting.take() {
+            self.sent += 1;
+            out.send(Port::MAIN, waiting);
+        }
+        self.sent += 1;
+        out.send(Port::MAIN, message);
+    }
+
+    /// Lets a message wait; returns it if it must not.
+    fn hold(&mut self, mut message: Message, out: &mut Outbox) -> Option<Message> {
+        match &mut self.waiting {
+            Waiting::Newest(newest) => {
+                let is_button = self.has_buttons
+                    && matches!(
+                        motion::Update::parse(message.body.as_slice()),
+                        Ok(motion::Update::Button { .. } | motion::Update::Snapshot { .. })
+                    );
+                if is_button {
+                    return Some(message);
+                }
+                if newest.replace(message).is_some() {
+                    self.replaced += 1;
+                    out.drop_counted(REPLACED, 1);
+                }
+            }
+            Waiting::Motion(movement, newest) => {
+                let update = movement.read(message.body.as_slice());
+                if !movement.add(&update) {
+                    // Motion that no longer fits one message leaves early.
+                    while let Some(body) = movement.take_last()
+                        && let Some((created, attributes)) = *newest
+                    {
+                        self.sent += 1;
+                        out.send(Port::MAIN, Message { created, attributes, body: body.into() });
+                    }
+                    if !movement.add(&update) {
+                        movement.pass(&update);
+                        return Some(message);
+                    }
+                }
+                *newest = Some((message.created, message.attributes));
+            }
+        }
+        None
+    }
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
-        if self.has_buttons
-            && let Ok(Update::Button { .. } | Update::Snapshot { .. }) =
-                Update::parse(message.body.as_slice())
-        {
-            // The motion before a button keeps its place.
-            let passed = self.newest.take().into_iter().chain([message]);
-            self.sent += passed.map(|message| out.send(Port::MAIN, message)).count() as u64;
-            return Ok(());
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+        match self.hold(message, out) {
+            Some(message) => {
+                self.pass(message, out);
+                Ok(())
+            }
+            None => self.handle_timeout(now, out),
         }
-        if self.newest.replace(message).is_some() {
-            self.replaced += 1;
-            out.drop_counted(REPLACED, 1);
-        }
-        self.handle_timeout(now, out)
     }
 
     fn handle_end(&mut self, _port: Port, now: Time, out: &mut Outbox) -> StageResult {
@@ -100,7 +173,7 @@ impl Stage for Source {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.newest.as_ref().map(|_| self.next)
+        (!self.waiting.is_empty()).then_some(self.next)
     }
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {

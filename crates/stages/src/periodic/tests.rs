@@ -2,6 +2,7 @@ use super::Periodic;
 use contract::{Format, Message, Pair, Time};
 use std::time::Duration;
 use testkit::stage::{TwoHalves, conforms, options, steady};
+use wire::formats::evdev;
 use wire::formats::motion::{Motion, Update};
 
 #[test]
@@ -9,6 +10,7 @@ fn it_conforms() {
     conforms(&Periodic, &[], &Format::Motion);
     conforms(&Periodic, &[("period", "250us")], &Format::Bytes);
     conforms(&Periodic, &[("period", "1s")], &Format::Video);
+    conforms(&Periodic, &[("period", "5ms")], &Format::Evdev);
 }
 
 fn received_ms(run: &TwoHalves) -> Vec<(u64, u8)> {
@@ -34,8 +36,7 @@ fn the_newest_leaves_at_the_end_of_each_period() {
 #[test]
 fn formats_that_need_every_message_are_refused() {
     let options = options(&Periodic, &[]);
-    assert!(Periodic.accept(&Format::Evdev, &options).unwrap_err().contains("release"));
-    for needs_all in [Format::Serial, Format::Evdev, Format::Viewer, Format::Controls] {
+    for needs_all in [Format::Serial, Format::Viewer, Format::Controls] {
         assert!(Periodic.accept(&needs_all, &options).is_err(), "{needs_all:?}");
     }
     assert_eq!(Periodic.accept(&Format::Motion, &options), Ok(Format::Motion));
@@ -55,4 +56,25 @@ fn buttons_do_not_wait_and_are_not_replaced() {
     let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
     let expected = [motion(1), motion(3), button(true), motion(4), button(false), motion(5)];
     assert_eq!(received, expected.map(|update| update.to_bytes()));
+}
+
+#[test]
+fn keys_do_not_wait_and_the_pointer_ends_at_the_same_place() {
+    use evdev::code::{EV_KEY, EV_REL};
+    use evdev::{Event, Update::Frame};
+    let frame = |events: &[(u16, u16, i32)]| {
+        Frame(events.iter().map(|&(kind, code, value)| Event::new(kind, code, value)).collect()).to_bytes()
+    };
+    let moved = |x, y| frame(&[(EV_REL, 0, x), (EV_REL, 1, y)]);
+    let key = |value| frame(&[(EV_KEY, 30, value)]);
+    let mut run = TwoHalves::new(&Periodic, &[("period", "10ms")], &Format::Evdev, steady(Duration::ZERO), 1);
+    let updates =
+        [moved(1, 1), moved(2, 0), moved(3, -5), key(1), moved(4, 4), key(0), moved(5, 0), moved(6, 7)];
+    for update in &updates {
+        run.push(Message::new(run.now, update.clone()));
+    }
+    run.run_until(Time::from_millis(2000));
+    let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
+    assert_eq!(received, [moved(1, 1), moved(5, -5), key(1), moved(4, 4), key(0), moved(11, 7)]);
+    assert_eq!(run.dropped(), 0);
 }
