@@ -23,8 +23,8 @@ static OPTIONS: [OptionSpec; 8] = [
     agreed(
         "align",
         OptionKind::Flag,
-        "false",
-        "release messages with the same creation time together, at a common delay that adapts to the slowest flow",
+        "true",
+        "true: release messages with the same creation time together, at a common delay that adapts to the slowest flow; false: wait for each flow, for strict order",
     ),
     agreed(
         "apart",
@@ -68,7 +68,7 @@ impl Pair for Synchronize {
     fn entry(&self) -> ModuleEntry {
         ModuleEntry {
             name: "synchronize",
-            summary: "merges several flows in order of creation time",
+            summary: "merges several flows by creation time",
             doc: include_str!("doc.md"),
             options: &OPTIONS,
         }
