@@ -26,7 +26,10 @@ use sys::poller::Poller;
 use trust::PeerKey;
 
 /// Interval between two attempts to reopen an unavailable device.
-pub const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+const REOPEN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The same while the device moves to a hub: its first user is about to release it.
+const MOVE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A peer does not answer if this many checks in a row find no sign of it. Counted in checks rather than time,
 /// because a host that stands still receives nothing.
@@ -91,6 +94,12 @@ pub struct Shared {
     pub users: Vec<User>,
     /// The plan of the hub; `None` if one peer at a time uses the device.
     hub_plan: Option<HubPlan>,
+    /// The device moves from its only user to a hub, because that host uses it again.
+    is_moving: bool,
+    /// The first user, and its new origin, until its driver has that.
+    moved: Option<(User, PartnerOrigin)>,
+    /// The hub lasts as long as its users.
+    is_hub_temporary: bool,
     /// The hub, while the device has users.
     hub: Option<Hub>,
     /// The next owner of the flow to the device, until it is notified.
@@ -158,6 +167,11 @@ impl Shared {
     pub fn check_free(&self, key: Option<PeerKey>) -> Result<(), String> {
         let name = &self.name;
         match self.users.len() {
+            1 if self.may_move_to_hub(key) => Ok(()),
+            // A hub for one host's own uses is none for others.
+            _ if self.is_hub_temporary && self.users.iter().any(|user| user.key != key) => {
+                Err(format!("`{name}` is in use by another peer"))
+            }
             1 if self.is_full() && key.is_some() && self.users[0].key == key => {
                 Err(format!("`{name}` is in use by your own host: `outboard top` there shows the process"))
             }
@@ -165,7 +179,7 @@ impl Shared {
             all if self.is_full() => {
                 Err(format!("`{name}` is in use by the most peers that it allows: {all}"))
             }
-            _ if !self.present => Err(format!("`{name}` is not plugged in")),
+            _ if !self.present && !self.is_moving => Err(format!("`{name}` is not plugged in")),
             _ => Ok(()),
         }
     }
@@ -251,6 +265,9 @@ impl Shared {
     ) -> Result<(PartnerOrigin, Option<OwnedFd>), String> {
         let mut client = 0;
         let mut left = None;
+        if self.is_full() && self.may_move_to_hub(key) {
+            self.move_to_hub()?;
+        }
         let origin = match self.hub_plan.clone() {
             None => match self.pipe.as_mut() {
                 Some(pipe) => {
@@ -273,7 +290,7 @@ impl Shared {
                     Some(hub) => hub,
                     None => {
                         let opened = self.open().map_err(|error| error.to_string())?;
-                        Hub::start(&self.name, &plan, opened, &self.description.flows)?
+                        Hub::start(&self.name, &plan, Some(opened), &self.description.flows)?
                     }
                 };
                 let hub = self.hub.insert(hub);
@@ -285,6 +302,46 @@ impl Shared {
         };
         self.add_user((session, key), driver, client);
         Ok((origin, left))
+    }
+
+    /// Returns whether the peer with `key` may use the device once more: it is the only user, and the device can be
+    /// opened again without a loss.
+    fn may_move_to_hub(&self, key: Option<PeerKey>) -> bool {
+        self.hub_plan.is_none()
+            && self.present
+            && key.is_some()
+            && self.users.iter().all(|user| user.key == key)
+            && self.is_pluggable()
+    }
+
+    /// Starts a hub for the only user and the next one. The user's driver releases the device when it has its new origin;
+    /// then the hub opens it.
+    fn move_to_hub(&mut self) -> Result<(), String> {
+        let Some(first) = self.users.first().cloned() else { return Ok(()) };
+        let plan = HubPlan::copy();
+        let hub = Hub::start(&self.name, &plan, None, &self.description.flows)?;
+        hub.set_owner(Some(first.client));
+        self.moved = Some((first.clone(), hub.join(first.client)?));
+        (self.hub, self.hub_plan) = (Some(hub), Some(plan));
+        (self.is_moving, self.is_hub_temporary) = (true, true);
+        (self.present, self.reopen_at) = (false, now());
+        Ok(())
+    }
+
+    /// Takes the user whose device moves to a hub, with its new origin.
+    pub fn take_moved(&mut self) -> Option<(User, PartnerOrigin)> {
+        self.moved.take()
+    }
+
+    /// Opens the device again if it is time for that. Returns it, and whether it was gone for its users.
+    pub fn try_reopen(&mut self) -> Option<(PartnerOrigin, bool)> {
+        if self.present || now() < self.reopen_at {
+            return None;
+        }
+        self.reopen_at = now().after(if self.is_moving { MOVE_INTERVAL } else { REOPEN_INTERVAL });
+        let opened = self.find().ok()?;
+        self.present = true;
+        Some((opened, !std::mem::take(&mut self.is_moving)))
     }
 
     /// Adds a user that uses the device since before this program.
@@ -341,6 +398,9 @@ impl Shared {
         }
         if self.users.is_empty() {
             self.hub = None;
+            if std::mem::take(&mut self.is_hub_temporary) {
+                (self.hub_plan, self.moved) = (None, None);
+            }
         }
     }
 
@@ -411,6 +471,7 @@ impl Shared {
 
     /// Marks the device as unavailable; the host searches for it from now on.
     pub fn mark_gone(&mut self) {
+        self.is_moving = false;
         self.pipe = None;
         self.opened = None;
         self.hang_up = HangUp::Unwatched;
@@ -418,11 +479,14 @@ impl Shared {
         self.reopen_at = now().after(REOPEN_INTERVAL);
     }
 
-    /// Returns the reopened device to its users: each with its new origin.
-    pub fn take_back(&mut self, opened: PartnerOrigin) -> Vec<(User, PartnerOrigin)> {
+    /// Returns the reopened device to its users: each with its new origin, if it `was_gone` for them.
+    pub fn take_back(&mut self, opened: PartnerOrigin, was_gone: bool) -> Vec<(User, PartnerOrigin)> {
         match (&self.hub, self.users.first()) {
             (Some(hub), _) => {
                 hub.return_device(opened);
+                if !was_gone {
+                    return Vec::new();
+                }
                 let again = |user: &User| Some((user.clone(), hub.join(user.client).ok()?));
                 self.users.iter().filter_map(again).collect()
             }
@@ -584,6 +648,9 @@ fn open_shared(device: &ShareDevice, name: String, left: Option<&Left>) -> Resul
         hang_up: HangUp::Unwatched,
         present: true,
         reopen_at,
+        is_moving: false,
+        moved: None,
+        is_hub_temporary: false,
     })
 }
 

@@ -6,7 +6,9 @@ use netsim::Params;
 use netsim::relay::Relay;
 use serde_json::Value;
 use std::net::SocketAddr;
-use support::{Scratch, Service, outboard};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+use support::{PATIENCE, Scratch, Service, outboard};
 use wire::Container;
 
 /// Reads `pattern` messages from a file of containers. Returns the device and the number of each.
@@ -31,7 +33,8 @@ fn check_consecutive(numbers: &[u64], count: u64) {
 }
 
 fn one_device_to_four_hosts(more: &[&str]) {
-    const COUNT: u64 = 400;
+    // The last host joins before the end, on a busy machine too.
+    const COUNT: u64 = 1500;
     let scratch = Scratch::new();
     let (mut share, address) =
         Service::share(&format!("pattern:rate=200,size=64,count={COUNT}"), &[&["--stats"], more].concat());
@@ -81,6 +84,71 @@ fn invalid_hub_policies_are_refused() {
     let mut first = Service::start(&["attach", &from, "--as", "null"]);
     first.wait("attached");
     outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by your own host");
+}
+
+/// A framebuffer of 64 by 16 pixels as a file of an X server.
+struct Screen(String);
+
+impl Screen {
+    const HEADER_BYTES: usize = 100;
+
+    fn new(path: String) -> Screen {
+        let fields = [
+            100, 7, 2, 24, 64, 16, 0, 0, 32, 0, 32, 32, 256, 5, 0xff_0000, 0xff00, 0xff, 8, 256, 0, 64, 16,
+            0, 0, 0,
+        ];
+        let header: Vec<u8> = fields.iter().flat_map(|field: &u32| field.to_be_bytes()).collect();
+        std::fs::write(&path, [header, vec![0; 64 * 16 * 4]].concat()).unwrap();
+        Screen(path)
+    }
+
+    fn draw(&self, colour: u8) {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.0).unwrap();
+        file.write_all_at(&[colour; 64 * 16 * 4], Self::HEADER_BYTES as u64).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&self, colour: u8) {
+        let begun = Instant::now();
+        let channels =
+            |bytes: &[u8]| bytes.chunks(4).flat_map(|pixel| &pixel[..3]).all(|&channel| channel == colour);
+        while !channels(&std::fs::read(&self.0).unwrap()[Self::HEADER_BYTES..]) {
+            assert!(begun.elapsed() < PATIENCE, "{} does not show {colour}", self.0);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn one_host_uses_a_device_several_times_with_pipelines_of_its_own() {
+    let scratch = Scratch::new();
+    let [source, one, two] = ["source", "one", "two"].map(|name| Screen::new(scratch.path(name)));
+    let (share, address) = Service::share(&format!("fb:{}", source.0), &["--name", "screen"]);
+    let attach = |screen: &Screen, via: &str| {
+        let node = format!("fb:{}", screen.0);
+        let mut attach =
+            Service::start(&["attach", &format!("{address}/screen"), "--as", &node, "--via", via]);
+        attach.wait("attached");
+        attach
+    };
+    source.draw(10);
+    let first = attach(&one, "compress");
+    one.shows(10);
+    let second = attach(&two, "latest");
+    two.shows(10);
+    source.draw(20);
+    one.shows(20);
+    two.shows(20);
+    assert_eq!(first.stop(), Some(0));
+    source.draw(30);
+    two.shows(30);
+    let again = attach(&one, "latest");
+    one.shows(30);
+    assert_eq!((again.stop(), second.stop()), (Some(0), Some(0)));
+    let alone = attach(&one, "compress");
+    source.draw(40);
+    one.shows(40);
+    assert_eq!((alone.stop(), share.stop()), (Some(0), Some(0)));
 }
 
 #[test]

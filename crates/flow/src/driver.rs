@@ -284,6 +284,12 @@ impl Driver {
         }
     }
 
+    /// Releases the partner, and with it the device, before another one takes its place.
+    pub fn release_partner(&mut self, poller: &mut Poller) {
+        self.device.forget(poller);
+        self.device.is_unflushed = false;
+    }
+
     /// Handles the return of this host's device.
     pub fn handle_partner(
         &mut self,

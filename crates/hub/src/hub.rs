@@ -150,6 +150,11 @@ impl HubPlan {
         Ok(Some(HubPlan { options, fan: Some(fan.clone()) }))
     }
 
+    /// The plan for several uses by one host: each receives every message.
+    pub fn copy() -> HubPlan {
+        HubPlan { options: HubOptions::default(), fan: None }
+    }
+
     /// The number of simultaneous hosts.
     pub fn ways(&self) -> u16 {
         self.options.ways
@@ -222,11 +227,11 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts a thread that owns the device.
+    /// Starts a thread that owns the device. Without an origin the device comes later ([`Hub::return_device`]).
     pub fn start(
         name: &str,
         plan: &HubPlan,
-        origin: PartnerOrigin,
+        origin: Option<PartnerOrigin>,
         flows: &[FlowOffer],
     ) -> Result<Hub, String> {
         let failed = |error: std::io::Error| format!("starting a hub: {error}");
@@ -340,13 +345,17 @@ struct Loop {
 impl Loop {
     fn build(
         plan: &HubPlan,
-        origin: PartnerOrigin,
+        origin: Option<PartnerOrigin>,
         flows: Vec<FlowOffer>,
         (commands, wake, published): (Ring<Command>, Event, Arc<Mutex<Published>>),
         poller: Poller,
     ) -> Result<Loop, String> {
-        let mut device = make_partner(origin).map_err(|error| error.to_string())?;
-        let keys = open(device.as_mut(), &flows).map_err(|error| error.to_string())?;
+        let mut device = origin.map(make_partner).transpose().map_err(|error| error.to_string())?;
+        let keys = match device.as_mut() {
+            Some(device) => open(device.as_mut(), &flows).map_err(|error| error.to_string())?,
+            // A device that comes later has keys of its own.
+            None => Keys { forward: Some(FlowKey::DEFAULT), back: None },
+        };
         let offer = flows.iter().find(|offer| offer.direction == FlowDirection::DeviceToApplication);
         let forward = match (keys.forward, offer) {
             (Some(key), Some(offer)) => {
@@ -363,7 +372,7 @@ impl Loop {
             _ => None,
         };
         Ok(Loop {
-            device: Some(device),
+            device,
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
             flows,
             forward,

@@ -353,6 +353,9 @@ impl<C: ControlChannel> Loop<C> {
             Command::Resync { driver } => self.one(driver, |driver, notices| driver.handle_resync(notices)),
             Command::Partner { driver, origin } => {
                 let mut result = Ok(());
+                if let Some(entry) = self.drivers.get_mut(&driver) {
+                    entry.driver.release_partner(&mut self.poller);
+                }
                 self.one(driver, |driver, notices| {
                     result = make_partner(origin)
                         .map_err(DriverError::Partner)

@@ -2,7 +2,7 @@
 
 use super::{DeviceHost, NODE_INTERVAL};
 use crate::events::Event;
-use crate::offers::{REOPEN_INTERVAL, Shared, UserLiveness};
+use crate::offers::{Shared, UserLiveness};
 use contract::Time;
 use modules::now;
 use std::os::fd::AsFd;
@@ -98,6 +98,11 @@ impl DeviceHost {
                 session.take_device(user.driver, reason, &mut self.shared, emit);
             }
         }
+        for (user, origin) in self.shared.values_mut().filter_map(Shared::take_moved) {
+            if let Some(session) = self.sessions.get_mut(&user.session) {
+                session.return_device(user.driver, origin);
+            }
+        }
         for next_owner in self.shared.values_mut().filter_map(Shared::take_next_owner) {
             if let Some(session) = self.sessions.get_mut(&next_owner.session) {
                 session.resync(next_owner.driver);
@@ -107,15 +112,12 @@ impl DeviceHost {
 
     /// Reopens unavailable devices, and returns them to their users.
     fn find_devices(&mut self, emit: &mut dyn FnMut(Event)) {
-        for device in self.shared.values_mut().filter(|device| !device.present) {
-            if now() < device.reopen_at {
-                continue;
+        for device in self.shared.values_mut() {
+            let Some((opened, was_gone)) = device.try_reopen() else { continue };
+            if was_gone {
+                emit(Event::DeviceBack { name: device.name.clone() });
             }
-            device.reopen_at = now().after(REOPEN_INTERVAL);
-            let Ok(opened) = device.find() else { continue };
-            device.present = true;
-            emit(Event::DeviceBack { name: device.name.clone() });
-            for (user, origin) in device.take_back(opened) {
+            for (user, origin) in device.take_back(opened, was_gone) {
                 if let Some(session) = self.sessions.get_mut(&user.session) {
                     session.return_device(user.driver, origin);
                 }
