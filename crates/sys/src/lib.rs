@@ -8,6 +8,7 @@ pub mod clock;
 pub mod descriptor;
 pub mod event;
 pub mod exit;
+pub mod framebuffer;
 pub mod hang_up;
 pub mod input;
 pub mod ioctl;

@@ -1,8 +1,9 @@
 //! The application side: a framebuffer as a partner. Pushed pictures are written from its upper left corner.
 
-use super::layout::Layout;
+use super::layout::{Layout, Order};
 use crate::bgrx::{self, PIXEL_BYTES, Update};
 use crate::flows::{Endpoint, FlowPartner};
+use bytes::BytesMut;
 use contract::{
     Body, Ctl, CtlReply, Direction, FlowKey, Format, Message, PartnerError, PartnerResult, PullSlot,
     Readiness,
@@ -35,7 +36,12 @@ impl ApplicationPartner {
                 return Ok(());
             }
         };
-        let pixels = pixels.into_bytes();
+        let mut pixels = pixels.into_bytes();
+        if self.layout.order == Order::RedFirst {
+            let mut converted = BytesMut::from(pixels);
+            self.layout.order.convert(&mut converted);
+            pixels = converted.freeze();
+        }
         let mut rest = &pixels[..];
         for part in &parts {
             let (part_pixels, remaining) = rest.split_at(part.bytes(PixelFormat::Bgrx32));

@@ -1,7 +1,7 @@
 //! The device side: a framebuffer as a partner. Each pull reads the pixels, compares them with the last message, and
 //! returns the tiles that changed.
 
-use super::layout::Layout;
+use super::layout::{Layout, Order};
 use crate::bgrx::PIXEL_BYTES;
 use crate::damage::{Damage, TILE};
 use crate::flows::{Endpoint, FlowPartner};
@@ -22,6 +22,7 @@ pub(super) struct DevicePartner {
     name: String,
     file: OwnedFd,
     offset: u64,
+    order: Order,
     geometry: Geometry,
     period: Duration,
     /// Only whole pictures are sent.
@@ -49,6 +50,7 @@ impl DevicePartner {
             name,
             file,
             offset: layout.offset,
+            order: layout.order,
             geometry: geometry.with_rate_hz(rate_hz),
             period: if rate_hz > 0.0 { Duration::from_secs_f64(1.0 / rate_hz) } else { Duration::ZERO },
             always_whole,
@@ -81,6 +83,7 @@ impl DevicePartner {
                 Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
             }
         }
+        self.order.convert(&mut pixels);
         Ok(pixels.freeze())
     }
 

@@ -1,9 +1,11 @@
-//! The layout of a framebuffer's pixels in its file. The kernel describes it in sysfs; the file of an X server begins
+//! The layout of a framebuffer's pixels in its file. The kernel describes it; the file of an X server begins
 //! with the header of an X window dump (`X11/XWDFile.h`).
 
+use crate::bgrx::PIXEL_BYTES;
 use rustix::io::pread;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use sys::framebuffer::Screen;
 use wire::formats::video::{Geometry, PixelFormat};
 use wire::{Reader, Writer};
 
@@ -21,6 +23,24 @@ const XWD_COLOUR_BYTES: u64 = 12;
 const XWD_HEADER_BYTES_MAX: u32 = 1 << 16;
 const XWD_COLOURS_MAX: u32 = 1 << 16;
 
+/// The order of the channels in the bytes of a pixel; the fourth byte is unused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Blue, green, red: that of messages.
+    BlueFirst,
+    /// Red, green, blue.
+    RedFirst,
+}
+
+impl Order {
+    /// Converts pixels between this order and that of messages.
+    pub(super) fn convert(self, pixels: &mut [u8]) {
+        if self == Order::RedFirst {
+            pixels.as_chunks_mut::<PIXEL_BYTES>().0.iter_mut().for_each(|pixel| pixel.swap(0, 2));
+        }
+    }
+}
+
 /// The layout of the pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -28,6 +48,7 @@ pub(super) struct Layout {
     pub(super) offset: u64,
     /// The size and the stride.
     pub(super) geometry: Geometry,
+    pub(super) order: Order,
 }
 
 impl Layout {
@@ -36,29 +57,33 @@ impl Layout {
         let resolved = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let name = resolved.strip_prefix("/dev").ok().and_then(Path::to_str);
         match name.map(|name| Path::new(GRAPHICS).join(name)).filter(|node| node.exists()) {
-            Some(node) => Self::from_sysfs(&node),
+            Some(node) => Self::of_kernel(file.as_fd(), &node),
             None => Self::from_dump(file.as_fd()),
         }
     }
 
-    fn from_sysfs(node: &Path) -> Result<Layout, String> {
-        let read = |name: &str| {
-            let path = node.join(name);
-            std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let numbers = |name: &str| -> Result<Vec<u32>, String> {
-            let text = read(name)?;
-            let numbers: Option<_> = text.trim().split(',').map(|number| number.parse().ok()).collect();
-            numbers.ok_or_else(|| format!("{name} is `{}`, which is not a number", text.trim()))
-        };
-        let [width, height] = numbers("virtual_size")?[..] else { return Err("it has no size".into()) };
-        match (&numbers("bits_per_pixel")?[..], &numbers("stride")?[..]) {
-            ([32], [stride]) => Self::new(0, width, height, *stride),
-            ([bits], _) => {
-                Err(format!("its pixels have {bits} bits; only 32 are supported: run `fbset -depth 32`"))
+    /// Determines the layout of the visible part of a framebuffer of the kernel.
+    fn of_kernel(file: BorrowedFd<'_>, node: &Path) -> Result<Layout, String> {
+        let screen =
+            Screen::of(file).map_err(|error| format!("the kernel does not describe its pixels: {error}"))?;
+        let order = match (screen.pixel_bits, screen.channel_lengths, screen.channel_bits) {
+            (32, [8, 8, 8], [16, 8, 0]) => Order::BlueFirst,
+            (32, [8, 8, 8], [0, 8, 16]) => Order::RedFirst,
+            (bits, ..) => {
+                return Err(format!(
+                    "its pixels have {bits} bits; only 8 each of red, green and blue in 32 are supported: run `fbset -depth 32`"
+                ));
             }
-            _ => Err("the kernel does not describe its pixels".into()),
-        }
+        };
+        // The kernel tells the stride to who maps the memory, and here.
+        let path = node.join("stride");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let stride: u32 = text
+            .trim()
+            .parse()
+            .map_err(|_| format!("its stride is `{}`, which is no number", text.trim()))?;
+        let offset = u64::from(screen.y) * u64::from(stride) + u64::from(screen.x) * PIXEL_BYTES as u64;
+        Self::new(offset, (screen.width, screen.height), stride, order)
     }
 
     fn from_dump(file: BorrowedFd<'_>) -> Result<Layout, String> {
@@ -91,20 +116,22 @@ impl Layout {
                  server with a depth of 24"
             ));
         }
-        Self::new(u64::from(header_bytes) + u64::from(colours) * XWD_COLOUR_BYTES, width, height, stride)
+        let offset = u64::from(header_bytes) + u64::from(colours) * XWD_COLOUR_BYTES;
+        Self::new(offset, (width, height), stride, Order::BlueFirst)
     }
 
-    fn new(offset: u64, width: u32, height: u32, stride: u32) -> Result<Layout, String> {
+    fn new(offset: u64, (width, height): (u32, u32), stride: u32, order: Order) -> Result<Layout, String> {
         let geometry =
             Geometry::new(PixelFormat::Bgrx32, width, height).and_then(|tight| tight.with_stride(stride));
-        Ok(Layout { offset, geometry: geometry.map_err(|error| error.to_string())? })
+        Ok(Layout { offset, geometry: geometry.map_err(|error| error.to_string())?, order })
     }
 
     /// Encodes the layout, for the worker.
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        let Layout { offset, geometry } = self;
+        let Layout { offset, geometry, order } = self;
         writer.u64(*offset).u32(geometry.width()).u32(geometry.height()).u32(geometry.stride());
+        writer.u8((*order == Order::RedFirst).into());
         writer.finish()
     }
 
@@ -113,11 +140,11 @@ impl Layout {
         let mut reader = Reader::new(bytes);
         let mut field = || -> Result<_, wire::WireError> {
             let (offset, width) = (reader.u64("offset")?, reader.u32("width")?);
-            let fields = (offset, width, reader.u32("height")?, reader.u32("stride")?);
+            let (height, stride, order) = (reader.u32("height")?, reader.u32("stride")?, reader.u8("order")?);
             reader.end("layout")?;
-            Ok(fields)
+            Ok((offset, (width, height), stride, order))
         };
-        let (offset, width, height, stride) = field().map_err(|error| error.to_string())?;
-        Self::new(offset, width, height, stride)
+        let (offset, size, stride, order) = field().map_err(|error| error.to_string())?;
+        Self::new(offset, size, stride, if order == 0 { Order::BlueFirst } else { Order::RedFirst })
     }
 }
