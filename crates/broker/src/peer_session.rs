@@ -286,7 +286,8 @@ impl<D> PeerSession<D> {
             Notice::Incident(incident) => emit(Event::Module { name: name(), incident }),
             Notice::Missed { direction, messages } => {
                 let plan = driver.plans.iter().find(|plan| plan.direction == direction);
-                let is_input = plan.is_some_and(|plan| matches!(plan.format, Format::Evdev | Format::Viewer));
+                let is_input = plan
+                    .is_some_and(|plan| matches!(plan.format, Format::Evdev | Format::Viewer | Format::Hid));
                 let unit = if is_input { "input events" } else { "messages" };
                 emit(Event::Missed { name: name(), messages, unit });
             }

@@ -19,12 +19,14 @@ pub enum Format {
     Viewer,
     /// Settings of a device, such as the brightness of a camera (`wire::formats::controls`).
     Controls,
+    /// Reports of a HID device, and requests for them (`wire::formats::hid`).
+    Hid,
     /// Samples.
     Audio,
 }
 
 impl Format {
-    const NAMES: [(&'static str, Format); 8] = [
+    const NAMES: [(&'static str, Format); 9] = [
         ("bytes", Format::Bytes),
         ("evdev", Format::Evdev),
         ("motion", Format::Motion),
@@ -32,6 +34,7 @@ impl Format {
         ("video", Format::Video),
         ("viewer", Format::Viewer),
         ("controls", Format::Controls),
+        ("hid", Format::Hid),
         ("audio", Format::Audio),
     ];
 

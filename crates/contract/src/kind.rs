@@ -24,6 +24,10 @@ pub enum Kind {
     Buttons,
     /// A switch, such as that of a lid.
     Switch,
+    /// A FIDO key.
+    SecurityKey,
+    /// A HID device of several kinds, or of none that is known here.
+    Hid,
     /// Any other input device, such as an accelerometer.
     Input,
     /// Pictures of a camera or a film.
@@ -41,7 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 16] = [
+    const NAMES: [(&'static str, Kind); 18] = [
         ("keyboard", Kind::Keyboard),
         ("mouse", Kind::Mouse),
         ("3d-mouse", Kind::Mouse3d),
@@ -51,6 +55,8 @@ impl Kind {
         ("tablet", Kind::Tablet),
         ("buttons", Kind::Buttons),
         ("switch", Kind::Switch),
+        ("security-key", Kind::SecurityKey),
+        ("hid", Kind::Hid),
         ("input", Kind::Input),
         ("camera", Kind::Camera),
         ("screen", Kind::Screen),
@@ -61,7 +67,7 @@ impl Kind {
     ];
 
     /// The names of all kinds.
-    pub fn names() -> [&'static str; 16] {
+    pub fn names() -> [&'static str; 18] {
         Self::NAMES.map(|(name, _)| name)
     }
 
@@ -76,11 +82,11 @@ impl Kind {
     }
 
     /// Returns the kind of a device whose class defines none: from the formats of its flows. A device with a flow of
-    /// input events is a keyboard, because nothing limits their keys.
+    /// input events or HID reports is a keyboard, because nothing limits their keys.
     pub fn of_flows(description: &Description) -> Kind {
         let has = |format: Format| description.flows.iter().any(|flow| flow.format == format);
         match () {
-            () if has(Format::Evdev) => Kind::Keyboard,
+            () if has(Format::Evdev) || has(Format::Hid) => Kind::Keyboard,
             () if has(Format::Viewer) => Kind::Screen,
             () if has(Format::Video) => Kind::Camera,
             () if has(Format::Motion) => Kind::Mouse3d,

@@ -9,6 +9,7 @@
 //! | `evdev` | a key is down, a hat is pressed; the rest of other axes is unknown |
 //! | `viewer` | a key or a button is down |
 //! | `motion` | a button is down, or the cap is not in its centre |
+//! | `hid` | always: only the partner can read its reports |
 //! | others | never: they have no state that a silence ends |
 
 use contract::{Body, Ctl, CtlReply, FlowKey, Format, Partner};
@@ -81,6 +82,7 @@ impl StateTracker {
                 }
                 _ => {}
             },
+            Format::Hid => self.is_moved = true,
             _ => {}
         }
     }

@@ -10,6 +10,7 @@ pub mod event;
 pub mod exit;
 pub mod framebuffer;
 pub mod hang_up;
+pub mod hidraw;
 pub mod input;
 pub mod ioctl;
 pub mod listening;

@@ -7,12 +7,14 @@ use wire::formats::evdev::code::*;
 use wire::formats::evdev::{
     self, EFFECT_PARAMETERS_MAX, EFFECTS_MAX, EVENTS_MAX, Effect, Event, effect_parameters, is_motion,
 };
+use wire::formats::hid::{self, REPORT_BYTES_MAX, Refused, ReportKind, SNAPSHOT_REPORTS_MAX};
 use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
 const CONTROLS: &str = include_str!("../../../docs/reference/formats-controls.md");
 const EVDEV: &str = include_str!("../../../docs/reference/formats-evdev.md");
+const HID: &str = include_str!("../../../docs/reference/formats-hid.md");
 const MOTION: &str = include_str!("../../../docs/reference/formats-motion.md");
 const VIEWER: &str = include_str!("../../../docs/reference/formats-viewer.md");
 
@@ -72,6 +74,48 @@ fn controls_are_as_documented() {
     let many = Update::Settings(vec![Setting { id: 1, value: 2 }; SETTINGS_MAX + 1]).to_bytes();
     assert_eq!(many.len(), 3 + 12 * SETTINGS_MAX);
     assert!(Update::parse(&many).is_ok());
+}
+
+#[test]
+fn hid_is_as_documented() {
+    use hid::Update;
+    let kind = ReportKind::Feature;
+    for (title, update) in [
+        ("An input: A goes down", Update::Input(vec![0, 0, 4, 0, 0, 0, 0, 0])),
+        ("An output: caps lock", Update::Output(vec![0, 2])),
+        ("A snapshot: reports 1 and 2", Update::Snapshot(vec![vec![1, 0x80, 0x80], vec![2, 0]])),
+        ("A snapshot: nothing", Update::Snapshot(Vec::new())),
+        ("A get", Update::Get { request: 1, kind, number: 5 }),
+        ("A set", Update::Set { request: 2, kind, report: vec![8, 0xff] }),
+        ("An answer: the report", Update::Answer { request: 1, result: Ok(vec![5, 1, 2]) }),
+        ("An answer: done", Update::Answer { request: 2, result: Ok(Vec::new()) }),
+        ("An answer: refused", Update::Answer { request: 2, result: Err(Refused) }),
+    ] {
+        assert_eq!(update.to_bytes(), vector(HID, title), "{title}");
+        assert_eq!(Update::parse(&vector(HID, title)), Ok(update), "{title}");
+    }
+    let wrong: [&[u8]; 9] = [
+        &[],
+        &[0],
+        &[1],
+        &[2, 0, 0],
+        &[2, 2, 0, 1],
+        &[3, 1, 0, 0, 0, 3, 5],
+        &[3, 1, 0, 0, 0, 0, 5, 0],
+        &[4, 1, 0, 0, 0, 0],
+        &[5, 1, 0, 0, 0, 1, 9],
+    ];
+    for wrong in wrong {
+        assert!(Update::parse(wrong).is_err(), "{wrong:?}");
+    }
+    for (length, is_valid) in [(REPORT_BYTES_MAX, true), (REPORT_BYTES_MAX + 1, false)] {
+        assert_eq!(Update::parse(&Update::Input(vec![0; length]).to_bytes()).is_ok(), is_valid);
+        assert_eq!(Update::parse(&Update::Snapshot(vec![vec![0; length]]).to_bytes()).is_ok(), is_valid);
+    }
+    let many = Update::Snapshot(vec![vec![0]; SNAPSHOT_REPORTS_MAX + 1]).to_bytes();
+    assert!(Update::parse(&many).is_err());
+    let large = Update::Snapshot(vec![vec![0; REPORT_BYTES_MAX]; 17]).to_bytes();
+    assert!(Update::parse(&large).is_err());
 }
 
 #[test]

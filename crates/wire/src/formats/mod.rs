@@ -4,6 +4,7 @@
 
 pub mod controls;
 pub mod evdev;
+pub mod hid;
 pub mod motion;
 pub mod video;
 pub mod viewer;
