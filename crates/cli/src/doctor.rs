@@ -66,6 +66,8 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             "attach --as uinput: keyboards, mice and gamepads for applications here",
             uinput(),
         ),
+        Check::new("uhid", "attach --as hid: whole gamepads and FIDO keys for programs here", uhid()),
+        Check::new("hidraw", "share hid:...: whole gamepads and FIDO keys of this host", hidraw()),
         Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
@@ -132,6 +134,35 @@ fn uinput() -> Answer {
             format!("{NODE}: {error}"),
             "sudo modprobe uinput; if the module is missing, install a kernel with CONFIG_INPUT_UINPUT",
         ),
+    }
+}
+
+fn uhid() -> Answer {
+    const NODE: &str = "/dev/uhid";
+    match OpenOptions::new().read(true).write(true).open(NODE) {
+        Ok(_) => Answer::ok(format!("{NODE} can be opened")),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Answer::limited(
+            format!("{NODE}: {error}"),
+            "sudo setfacl -m u:$USER:rw /dev/uhid, or a udev rule: KERNEL==\"uhid\", GROUP=\"input\", MODE=\"0660\"",
+        ),
+        Err(error) => Answer::limited(
+            format!("{NODE}: {error}"),
+            "sudo modprobe uhid; if the module is missing, install a kernel with CONFIG_UHID",
+        ),
+    }
+}
+
+fn hidraw() -> Answer {
+    let nodes = entries("/sys/class/hidraw");
+    let opens =
+        |name: &&String| OpenOptions::new().read(true).write(true).open(Path::new("/dev").join(name)).is_ok();
+    match (nodes.len(), nodes.iter().filter(opens).count()) {
+        (0, _) => Answer::limited("no HID device", "plug one in"),
+        (all, open) if open < all => Answer::limited(
+            format!("{open} of {all} HID devices can be opened"),
+            "a udev rule for those to share: SUBSYSTEM==\"hidraw\", TAG+=\"uaccess\" in /etc/udev/rules.d/70-hidraw.rules",
+        ),
+        (all, _) => Answer::ok(format!("{all} HID devices can be opened")),
     }
 }
 

@@ -20,6 +20,7 @@ const STARTS: &[(&str, Classes)] = &[
     ("/dev/input/event", Classes { device: "evdev", application: None }),
     ("/dev/input/by-id/", Classes { device: "evdev", application: None }),
     ("/dev/input/by-path/", Classes { device: "evdev", application: None }),
+    ("/dev/hidraw", Classes { device: "hid", application: None }),
     ("/dev/tty", classes("serial", "pty")),
     ("/dev/serial/", classes("serial", "pty")),
     ("/dev/rfcomm", classes("serial", "pty")),
@@ -48,6 +49,12 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("joystick", "evdev"),
     ("input", "evdev"),
     ("event", "evdev"),
+    ("hidraw", "hid"),
+    ("uhid", "hid"),
+    ("fido", "hid"),
+    ("u2f", "hid"),
+    ("yubikey", "hid"),
+    ("dualsense", "hid"),
     ("spacemouse", "spnav"),
     ("spacenav", "spnav"),
     ("spacenavd", "spnav"),
@@ -81,12 +88,11 @@ const WITHOUT_CLASS: &[(&[&str], &str)] = &[
     (
         &["usb", "/dev/bus/usb/"],
         "there is no class for a whole USB device yet: share its function as `evdev:PATH` (keyboard, mouse, gamepad), \
-         `serial:PATH` (serial board) or `v4l2:PATH` (camera); `outboard devices` lists them",
+         `hid:PATH` (whole gamepad, FIDO key), `serial:PATH` (serial board) or `v4l2:PATH` (camera); `outboard devices` lists them",
     ),
     (
-        &["hidraw", "hid", "/dev/hidraw", "/dev/usb/hiddev"],
-        "there is no class for raw HID reports yet: share the keyboard, mouse or gamepad as `evdev:PATH`; `outboard \
-         devices` lists them",
+        &["hiddev", "/dev/usb/hiddev"],
+        "this is an old interface of a HID device: share its `/dev/hidraw…`; `outboard devices` lists them",
     ),
     (
         &["/dev/input/js", "/dev/input/mouse", "/dev/input/mice"],
@@ -216,8 +222,9 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
     if let Some((_, advice)) = WITHOUT_CLASS.iter().find(|(words, _)| words.iter().any(is_meant)) {
         return (*advice).into();
     }
-    if classes_of(text).is_some() {
-        return "the kernel chooses the path of a new input device: write `uinput`".into();
+    if let Some(classes) = classes_of(text) {
+        let node = if classes.device == "hid" { "hid" } else { "uinput" };
+        return format!("the kernel chooses the path of a new input device: write `{node}`");
     }
     if let Some(place) = rest.strip_prefix("//") {
         let near = other_name(kind, role).unwrap_or("tcp");
@@ -351,8 +358,10 @@ mod tests {
         let (device, application) = (Role::Device, Role::Application);
         for (text, role, says) in [
             ("usb:1-2", device, "`evdev:PATH`"),
-            ("hidraw:/dev/hidraw0", device, "no class for raw HID"),
-            ("/dev/hidraw0", device, "no class for raw HID"),
+            ("hidraw:/dev/hidraw0", device, "did you mean `hid:/dev/hidraw0`?"),
+            ("hidraw0", device, "did you mean `/dev/hidraw0`?"),
+            ("/dev/hidraw0", application, "write `hid`"),
+            ("/dev/usb/hiddev0", device, "/dev/hidraw"),
             ("audio", device, "exec:arecord"),
             ("/dev/sda", device, "`file:PATH`"),
             ("/dev/input/js0", device, "/dev/input/event"),

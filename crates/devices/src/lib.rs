@@ -12,6 +12,7 @@ pub mod exec;
 pub mod fb;
 pub mod file;
 mod flows;
+pub mod hid;
 pub mod mjpeg;
 pub mod null;
 mod pace;
@@ -36,6 +37,7 @@ use contract::DeviceClass;
 pub static DEVICES: &[&dyn DeviceClass] = &[
     &evdev::Evdev,
     &evdev::Uinput,
+    &hid::Hid,
     &spnav::Spnav,
     &serial::Serial,
     &serial::Pty,

@@ -2,6 +2,7 @@
 
 use super::PHYS_PREFIX;
 use super::properties::Properties;
+use crate::hid;
 use contract::{DeviceError, Kind, Listing};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -43,7 +44,13 @@ pub(super) fn list() -> Vec<Listing> {
         let opened = open(&path);
         let kind = opened.as_ref().map_or(Kind::Input, |(_, properties)| properties.kind());
         let ours = attribute(number, "phys").starts_with(PHYS_PREFIX);
-        let owner = if ours { ", a node of Outboard" } else { "" };
+        let is_part =
+            || hid::discovery::is_offered_for(Path::new(&format!("/sys/class/input/event{number}/device")));
+        let owner = match ours {
+            true => ", a node of Outboard",
+            false if is_part() => ", a part of it; whole as `hid`",
+            false => "",
+        };
         Listing {
             spec: format!("evdev:{}", path.display()),
             summary: format!("{} ({kind}{owner})", attribute(number, "name")),

@@ -40,7 +40,7 @@ use sys::input::{Axis, Event, uinput, write_events};
 
 /// Prefix of the physical location (`phys`) of nodes made by Outboard. It prevents that the search for a device finds
 /// the device's own copy on the same host.
-const PHYS_PREFIX: &str = "outboard/";
+pub(crate) const PHYS_PREFIX: &str = "outboard/";
 
 /// The class `evdev`, the device side.
 #[derive(Debug)]

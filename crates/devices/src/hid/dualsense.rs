@@ -1,0 +1,163 @@
+//! The DualSense: its reports are vendor-defined for the most part, so the report descriptor does not tell their neutral values
+//! (`drivers/hid/hid-playstation.c`).
+//!
+//! | report | by USB | by Bluetooth |
+//! |---|---|---|
+//! | input | number 0x01, 64 bytes, state from byte 1 | number 0x31, 78 bytes, state from byte 2, CRC-32 at the end |
+//! | output | number 0x02, flags from byte 1 | number 0x31, 78 bytes, flags from byte 3, CRC-32 at the end |
+
+use super::properties::Ids;
+use std::ops::Range;
+
+const VENDOR: u32 = 0x54c;
+const DUALSENSE: u32 = 0xce6;
+const DUALSENSE_EDGE: u32 = 0xdf2;
+
+/// Feature reports that the driver reads while it takes a device, each until it has an answer: pairing (the address), firmware,
+/// calibration. They do not change.
+pub(super) const START_FEATURES: [u8; 3] = [0x09, 0x20, 0x05];
+
+/// Offsets into the state of an input report.
+const STICKS: Range<usize> = 0..4;
+const TRIGGERS: Range<usize> = 4..6;
+/// Hat and buttons; the rest of the last byte is reserved.
+const BUTTONS: Range<usize> = 7..10;
+const GYROSCOPE: Range<usize> = 15..21;
+const FINGERS: [usize; 2] = [32, 36];
+const STATE_BYTES: usize = 40;
+const STICK_CENTRE: u8 = 0x80;
+const HAT_CENTRE: u8 = 8;
+const NO_FINGER: u8 = 0x80;
+/// A stick within this distance of its centre is at rest.
+const STICK_PLAY: u8 = 32;
+
+/// Offsets into an output report, from its flags on.
+const MOTORS: Range<usize> = 2..4;
+/// Flags of the first byte: both motors are valid.
+const MOTORS_VALID: u8 = 3;
+/// Bytes of the flags, of the motors and of the lights.
+const OUTPUT_BYTES: usize = 47;
+
+/// Seeds of the checksum by Bluetooth.
+const INPUT_SEED: u8 = 0xa1;
+const OUTPUT_SEED: u8 = 0xa2;
+const BLUETOOTH_REPORT: u8 = 0x31;
+const BLUETOOTH_BYTES: usize = 78;
+
+/// Returns true for a DualSense.
+pub(super) fn is(ids: &Ids) -> bool {
+    ids.vendor == VENDOR && matches!(ids.product, DUALSENSE | DUALSENSE_EDGE)
+}
+
+/// Returns the state in an input report, if it has one.
+fn state(report: &[u8]) -> Option<usize> {
+    match (report.first()?, report.len()) {
+        (0x01, 64) => Some(1),
+        (&BLUETOOTH_REPORT, BLUETOOTH_BYTES) => Some(2),
+        _ => None,
+    }
+}
+
+/// Makes an input report neutral. Acceleration, time and battery keep their values.
+pub(super) fn release(report: &mut [u8]) {
+    let Some(at) = state(report) else { return };
+    let state = &mut report[at..at + STATE_BYTES];
+    state[STICKS].fill(STICK_CENTRE);
+    state[TRIGGERS].fill(0);
+    state[BUTTONS].fill(0);
+    state[BUTTONS.start] = HAT_CENTRE;
+    state[GYROSCOPE].fill(0);
+    FINGERS.into_iter().for_each(|finger| state[finger] |= NO_FINGER);
+    seal(report, INPUT_SEED);
+}
+
+/// Returns true if an input report is neutral.
+pub(super) fn is_neutral(report: &[u8]) -> bool {
+    let Some(at) = state(report) else { return true };
+    let state = &report[at..at + STATE_BYTES];
+    state[STICKS].iter().all(|stick| stick.abs_diff(STICK_CENTRE) <= STICK_PLAY)
+        && state[TRIGGERS] == [0; 2]
+        && state[BUTTONS] == [HAT_CENTRE, 0, 0]
+        && FINGERS.into_iter().all(|finger| state[finger] & NO_FINGER != 0)
+}
+
+/// Returns the flags in an output report, if it has any.
+fn flags(report: &[u8]) -> Option<usize> {
+    match (report.first()?, report.len()) {
+        (0x02, length) if length > OUTPUT_BYTES => Some(1),
+        (&BLUETOOTH_REPORT, BLUETOOTH_BYTES) => Some(3),
+        _ => None,
+    }
+}
+
+/// Returns true if an output report makes a motor run.
+pub(super) fn is_rumbling(report: &[u8]) -> bool {
+    flags(report).is_some_and(|at| {
+        let output = &report[at..at + OUTPUT_BYTES];
+        output[0] & MOTORS_VALID != 0 && output[MOTORS] != [0; 2]
+    })
+}
+
+/// Returns the output report that stops the motors after this one, and leaves the lights as they are.
+pub(super) fn without_rumble(report: &[u8]) -> Vec<u8> {
+    let mut report = report.to_vec();
+    if let Some(at) = flags(&report) {
+        report[at..at + OUTPUT_BYTES].fill(0);
+        report[at] = MOTORS_VALID;
+        if report[0] == BLUETOOTH_REPORT {
+            // The upper half is a counter.
+            report[1] = report[1].wrapping_add(0x10);
+        }
+        seal(&mut report, OUTPUT_SEED);
+    }
+    report
+}
+
+/// Corrects the checksum of a report by Bluetooth.
+fn seal(report: &mut [u8], seed: u8) {
+    if let Some((&BLUETOOTH_REPORT, _)) = report.split_first()
+        && let Some((data, checksum)) = report.split_last_chunk_mut::<4>()
+    {
+        *checksum = crc32(seed, data).to_le_bytes();
+    }
+}
+
+/// CRC-32 (IEEE 802.3) of a seed and of data.
+fn crc32(seed: u8, data: &[u8]) -> u32 {
+    let bytes = std::iter::once(&seed).chain(data);
+    !bytes.fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_the_standard() {
+        assert_eq!(crc32(b'1', b"23456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_released_report_by_bluetooth_has_its_checksum() {
+        let mut report = vec![0xff; BLUETOOTH_BYTES];
+        report[0] = BLUETOOTH_REPORT;
+        assert!(!is_neutral(&report));
+        release(&mut report);
+        assert!(is_neutral(&report));
+        let (data, checksum) = report.split_last_chunk::<4>().unwrap();
+        assert_eq!(u32::from_le_bytes(*checksum), crc32(INPUT_SEED, data));
+        assert_eq!(report[2 + GYROSCOPE.end], 0xff, "the acceleration keeps its value");
+    }
+
+    #[test]
+    fn motors_stop_and_lights_stay() {
+        let mut report = vec![0; 63];
+        report[..5].copy_from_slice(&[2, MOTORS_VALID, 0x04, 0x40, 0x80]);
+        assert!(is_rumbling(&report));
+        let stopped = without_rumble(&report);
+        assert!(!is_rumbling(&stopped));
+        assert_eq!(stopped[..5], [2, MOTORS_VALID, 0, 0, 0], "no light is valid");
+    }
+}

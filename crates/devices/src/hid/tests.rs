@@ -1,0 +1,365 @@
+//! Tests of descriptors and neutral states, and of both partners with a socket in the place of the kernel.
+//! `tests/kernel_hid` has those with a real kernel.
+
+use super::uhid::EVENT_BYTES;
+use super::*;
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Pull, Pulled, Pushed,
+};
+use properties::Ids;
+use proptest::prelude::*;
+use std::os::unix::net::UnixDatagram;
+use sys::poller::Poller;
+use wire::formats::hid::{Refused, ReportKind, Update};
+
+const KEYBOARD: &str = "05010906a101050719e029e71500250175019508810295017508810395057501050819012905910295017503910395067508 \
+                        1500256505071900296581 00c0";
+const MOUSE: &str = "05010902a1010901a100050919012903150025019503750181029501750581030501093009310938158125 7f750895038106c0c0";
+/// Two sticks, two triggers, a hat and ten buttons in report 1; media keys in report 2.
+const GAMEPAD: &str = "05010905a1018501093009310932093309340935150026ff00750895068102 \
+                       0939150025073500463b016514750495018142 6500750495018103050919 01290a150025017501950a8102750695018103c0 \
+                       050c0901a10185020ae9000aea00150025017501950281027506950181 03c0";
+const FIDO: &str = "06d0f10901a1010920150026ff007508954081020921150026ff00750895409102c0";
+/// The beginning of a DualSense's: report 1, and report 2 for lights and motors; then its calibration.
+const DUALSENSE: &str = "05010905a101850109300931093209350933093415002 6ff00750895068102 0600ff092095018102 \
+                         050109391500250735004 63b01651475049501 8142 6500 05091901290f15002501750195 0f8102 \
+                         0600ff0921950d8102 0600ff0922150026ff0075089534 8102 85020923952f9102 850509339528b102 c0";
+
+fn bytes(hexadecimal: &str) -> Vec<u8> {
+    let digits: Vec<u32> = hexadecimal.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
+}
+
+fn parsed(hexadecimal: &str) -> Descriptor {
+    Descriptor::parse(&bytes(hexadecimal)).unwrap()
+}
+
+fn properties(hexadecimal: &str) -> Properties {
+    Properties {
+        name: "A device".into(),
+        phys: "usb-1/input0".into(),
+        ids: Ids { bus: 3, vendor: 0x1234, product: 0x5678, version: 0x111 },
+        descriptor: bytes(hexadecimal),
+        ..Properties::default()
+    }
+}
+
+fn dualsense() -> Properties {
+    let ids = Ids { bus: 3, vendor: 0x54c, product: 0xce6, version: 0x111 };
+    let calibration = [vec![5], vec![7; 40]].concat();
+    Properties { ids, features: vec![calibration], ..properties(DUALSENSE) }
+}
+
+fn inputs(properties: &Properties) -> Inputs {
+    Inputs::new(properties, Descriptor::parse(&properties.descriptor).unwrap())
+}
+
+#[test]
+fn collections_tell_the_kind() {
+    let joined = |one: &str, other: &str| [one, other].concat();
+    // A mouse with media keys of every kind types.
+    let consumer = "050c0901a1018503150026ff031900 2aff03751095018100c0";
+    for (descriptor, kind) in [
+        (KEYBOARD, Kind::Keyboard),
+        (MOUSE, Kind::Mouse),
+        (GAMEPAD, Kind::Gamepad),
+        (DUALSENSE, Kind::Gamepad),
+        (FIDO, Kind::SecurityKey),
+        (&joined(GAMEPAD, KEYBOARD), Kind::Keyboard),
+        (&joined(GAMEPAD, FIDO), Kind::Hid),
+        (&joined(GAMEPAD, MOUSE), Kind::Hid),
+        (&joined(GAMEPAD, consumer), Kind::Keyboard),
+        // Usages from the page of games to that of keys.
+        ("05010905a1011500250175019508 1b00000600 2b30000700 8102c0", Kind::Keyboard),
+        // A vendor's own.
+        ("0600ff0901a1010902150026ff00750895088102c0", Kind::Hid),
+        // A touchpad, and the mouse that it is for systems without a driver.
+        (&joined(MOUSE, "050d0905a10185040954250f75089501810 2c0"), Kind::Touchpad),
+    ] {
+        assert_eq!(parsed(descriptor).kind(), kind, "{descriptor}");
+    }
+}
+
+#[test]
+fn only_devices_with_a_state_lose_reports() {
+    for (descriptor, class) in
+        [(GAMEPAD, FlowClass::State), (KEYBOARD, FlowClass::State), (FIDO, FlowClass::Reliable)]
+    {
+        let described = describe(&properties(descriptor), &parsed(descriptor));
+        assert!(described.flows.iter().all(|flow| flow.class == class), "{descriptor}");
+    }
+    let mut key = inputs(&properties(FIDO));
+    assert!(key.observe(&[1; 64]) && key.is_neutral());
+    assert_eq!(key.release(&[]), Vec::<Vec<u8>>::new(), "a key has nothing to release");
+}
+
+#[test]
+fn keys_are_released() {
+    let mut keyboard = inputs(&properties(KEYBOARD));
+    assert_eq!(keyboard.release(&[]), [vec![0; 8]], "the state of a new worker is unknown");
+    assert!(keyboard.observe(&[2, 0, 4, 5, 0, 0, 0, 0]) && !keyboard.is_neutral());
+    assert_eq!(keyboard.release(&[]), [vec![0; 8]]);
+    assert!(keyboard.is_neutral() && keyboard.release(&[]).is_empty());
+}
+
+#[test]
+fn a_snapshot_has_no_distances() {
+    let mut mouse = inputs(&properties(MOUSE));
+    assert!(mouse.observe(&[1, 5, 0xfb, 1]));
+    assert_eq!(mouse.snapshot(), [vec![1, 0, 0, 0]]);
+    let mut copy = inputs(&properties(MOUSE));
+    assert_eq!(copy.move_to(mouse.snapshot()), [vec![1, 0, 0, 0]]);
+    assert!(copy.move_to(mouse.snapshot()).is_empty(), "nothing has changed");
+    assert_eq!(copy.move_to(Vec::new()), [vec![0; 4]], "a report that is not in a snapshot is neutral");
+}
+
+/// Which axis is a stick and which a trigger, no descriptor tells.
+#[test]
+fn axes_return_to_where_they_were_first() {
+    let mut pad = inputs(&properties(GAMEPAD));
+    assert_eq!(pad.release(&[]), [vec![2, 0]], "the rest of the axes is unknown; the media keys are up");
+    assert!(pad.observe(&[1, 0x7e, 0x82, 3, 0x80, 0x80, 0, 8, 0, 0]) && pad.is_neutral());
+    assert!(pad.observe(&[1, 0xff, 0, 200, 0x80, 0x80, 255, 3, 1, 2]) && pad.observe(&[2, 1]));
+    assert!(!pad.is_neutral());
+    assert_eq!(pad.release(&[]), [vec![1, 0x80, 0x80, 0, 0x80, 0x80, 0, 8, 0, 0], vec![2, 0]]);
+    assert!(!pad.observe(&[3, 0]) && !pad.observe(&[]), "it has no such report");
+}
+
+#[test]
+fn a_dualsense_is_released_below_its_vendor_bytes() {
+    let mut pad = inputs(&dualsense());
+    let mut report = vec![0; 64];
+    report[..11].copy_from_slice(&[1, 0xff, 0x80, 0x80, 0x80, 0, 90, 17, 0x28, 0, 0]);
+    report[16..29].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    report[33] = 1;
+    report[37] = 0x80;
+    assert!(pad.observe(&report) && !pad.is_neutral());
+    let released = pad.release(&[]).remove(0);
+    assert_eq!(released[1..11], [0x80, 0x80, 0x80, 0x80, 0, 0, 17, 8, 0, 0]);
+    assert_eq!(released[16..29], [0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12, 13], "turns end, gravity stays");
+    assert_eq!((released[33], released[37]), (0x81, 0x80), "the finger is lifted");
+    assert!(pad.is_neutral());
+}
+
+#[test]
+fn numbers_are_put_in_front_where_they_are_missing() {
+    let keyboard = parsed(KEYBOARD);
+    for (sent, report) in [(&[1][..], [0, 1]), (&[0, 1], [0, 1])] {
+        assert_eq!(keyboard.with_number(ReportKind::Output, 0, sent), report);
+    }
+    assert_eq!(parsed(DUALSENSE).with_number(ReportKind::Output, 2, &[2, 0, 0]), [2, 0, 0]);
+    assert_eq!(parsed(DUALSENSE).bytes_of(ReportKind::Feature, 5), Some(41));
+}
+
+#[test]
+fn a_description_from_the_network_is_checked() {
+    let (properties, descriptor) = (dualsense(), parsed(DUALSENSE));
+    let described = describe(&properties, &descriptor);
+    assert_eq!(Hid.kind(&described).unwrap(), Kind::Gamepad);
+    assert_eq!(parse_properties(&described).unwrap().0, properties);
+    let long =
+        |properties: Properties| Description { properties: properties.to_bytes(), ..described.clone() };
+    for wrong in [
+        Description { class: "evdev".into(), ..described.clone() },
+        Description { properties: Vec::new(), ..described.clone() },
+        Description { properties: [described.properties.clone(), vec![0]].concat(), ..described.clone() },
+        long(Properties { name: "n".repeat(128), ..properties.clone() }),
+        long(Properties { descriptor: vec![0; 4097], ..properties.clone() }),
+        long(Properties { descriptor: Vec::new(), ..properties.clone() }),
+        long(Properties { features: vec![vec![6, 0]], ..properties.clone() }),
+        // A report of 16 MB, more parts than reports have bits, and collections without an end.
+        long(Properties { descriptor: bytes("752096ffff8102"), ..properties.clone() }),
+        long(Properties { descriptor: bytes("05091901290175019 6ff7f8102").repeat(3), ..properties.clone() }),
+        long(Properties { descriptor: [0xa1, 1].repeat(100), ..properties.clone() }),
+    ] {
+        assert!(Hid.kind(&wrong).is_err(), "{wrong:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_descriptor_is_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        let _ = Descriptor::parse(&bytes);
+    }
+
+    #[test]
+    fn a_changed_descriptor_keeps_its_promises(at in 0..60_usize, byte in any::<u8>(), report in prop::collection::vec(any::<u8>(), 1..80)) {
+        let mut properties = properties(GAMEPAD);
+        properties.descriptor[at] = byte;
+        super::fuzz::device(&[&[0xff, 0xff], properties.to_bytes().as_slice()].concat());
+        let described = properties.to_bytes();
+        let length = (described.len() as u16).to_le_bytes();
+        super::fuzz::device(&[&length, described.as_slice(), &report].concat());
+    }
+}
+
+fn template(direction: Direction) -> FlowTemplate {
+    FlowTemplate { direction, format: Format::Hid, class: FlowClass::State }
+}
+
+/// A partner with both flows open, and the kernel's end of its node.
+struct Rig {
+    partner: Box<dyn Partner>,
+    kernel: UnixDatagram,
+}
+
+impl Rig {
+    fn new(role: Role, properties: &Properties) -> Rig {
+        let (kernel, node) = UnixDatagram::pair().unwrap();
+        node.set_nonblocking(true).unwrap();
+        let (class, spec) = crate::spec::parse("hid:/dev/hidraw0", role).unwrap();
+        let description = describe(properties, &Descriptor::parse(&properties.descriptor).unwrap());
+        let opened = Opened { spec, role, description, descriptors: vec![node.into()] };
+        let mut partner = class.partner(opened).unwrap();
+        for direction in [Direction::Out, Direction::In] {
+            partner.open(&template(direction), &Attributes::default()).unwrap();
+        }
+        Rig { partner, kernel }
+    }
+
+    fn push(&mut self, update: &Update) {
+        let message = Message::new(contract::Time(1), update.to_bytes());
+        assert!(matches!(self.partner.push(FlowKey(2), message), Ok(Pushed::Taken)));
+    }
+
+    /// Waits for the next message.
+    fn pull(&mut self) -> Update {
+        let mut poller = Poller::new().unwrap();
+        loop {
+            if let Pulled::Message(_, message) = self.partner.pull(FlowKey(1), Pull::Yours).unwrap() {
+                return parse(message.body);
+            }
+            let readiness = self.partner.readiness(FlowKey(1), Direction::Out);
+            for (descriptor, _) in readiness.descriptors.into_iter().flatten() {
+                poller.register(descriptor, true, false);
+            }
+            if !readiness.now {
+                poller.wait(None).unwrap();
+            }
+        }
+    }
+
+    /// Reads the bytes that were written to the node.
+    fn written(&self) -> Vec<u8> {
+        let mut buffer = vec![0; EVENT_BYTES];
+        let length = self.kernel.recv(&mut buffer).unwrap();
+        buffer.truncate(length);
+        buffer
+    }
+
+    /// An event of the kernel.
+    fn event(&self, kind: u32, body: &[u8]) {
+        let mut event = [&kind.to_ne_bytes(), body].concat();
+        event.resize(EVENT_BYTES, 0);
+        self.kernel.send(&event).unwrap();
+    }
+
+    fn asks_for(&self, request: u32, number: u8) {
+        self.event(9, &[&request.to_ne_bytes()[..], &[number, 0]].concat());
+    }
+
+    fn ctl(&mut self, flow: u32, operation: Ctl<'_>) -> CtlReply {
+        self.partner.ctl(FlowKey(flow), operation).unwrap()
+    }
+}
+
+fn parse(mut body: Body) -> Update {
+    Update::parse(body.as_slice()).unwrap()
+}
+
+#[test]
+fn requests_are_answered_from_the_description_and_from_memory() {
+    let mut rig = Rig::new(Role::Application, &dualsense());
+    assert_eq!(rig.pull(), Update::Snapshot(Vec::new()));
+    rig.asks_for(1, 5);
+    let calibration = [vec![5], vec![7; 40]].concat();
+    assert_eq!(rig.written(), uhid::got(1, Some(&calibration)), "nobody is asked");
+
+    let mut rig = Rig::new(Role::Application, &Properties { features: Vec::new(), ..dualsense() });
+    assert_eq!(rig.pull(), Update::Snapshot(Vec::new()));
+    rig.asks_for(2, 5);
+    assert_eq!(rig.pull(), Update::Get { request: 2, kind: ReportKind::Feature, number: 5 });
+    rig.push(&Update::Answer { request: 1, result: Ok(calibration.clone()) });
+    rig.push(&Update::Answer { request: 2, result: Ok(calibration.clone()) });
+    assert_eq!(rig.written(), uhid::got(2, Some(&calibration)), "the answer to another request is ignored");
+    rig.asks_for(3, 5);
+    rig.pull();
+    rig.push(&Update::Answer { request: 3, result: Err(Refused) });
+    assert_eq!(rig.written(), uhid::got(3, None), "while it answers, the device knows best");
+    rig.ctl(0, Ctl::Neutral);
+    rig.asks_for(4, 5);
+    assert_eq!(rig.written(), uhid::got(4, Some(&calibration)), "without a link the last answer counts");
+}
+
+#[test]
+fn a_request_that_nobody_answers_fails_in_time() {
+    let mut rig = Rig::new(Role::Application, &dualsense());
+    rig.pull();
+    rig.event(13, &[&7_u32.to_ne_bytes()[..], &[8, 0], &2_u16.to_ne_bytes(), &[8, 1]].concat());
+    assert_eq!(rig.pull(), Update::Set { request: 7, kind: ReportKind::Feature, report: vec![8, 1] });
+    assert_eq!(rig.written(), uhid::set(7, false));
+}
+
+#[test]
+fn a_copy_is_neutral_after_a_cut_and_as_the_snapshot_says_then() {
+    let mut rig = Rig::new(Role::Application, &properties(KEYBOARD));
+    let pressed = vec![0, 0, 4, 0, 0, 0, 0, 0];
+    rig.push(&Update::Input(pressed.clone()));
+    assert_eq!(rig.written(), uhid::input(&pressed));
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(0)));
+    rig.ctl(2, Ctl::Neutral);
+    assert_eq!(rig.written(), uhid::input(&[0; 8]));
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+    rig.push(&Update::Snapshot(vec![pressed.clone()]));
+    assert_eq!(rig.written(), uhid::input(&pressed));
+    rig.push(&Update::Snapshot(Vec::new()));
+    assert_eq!(rig.written(), uhid::input(&[0; 8]), "a key that is not in the snapshot is up");
+}
+
+#[test]
+fn lights_of_a_copy_travel_back() {
+    let mut rig = Rig::new(Role::Application, &properties(KEYBOARD));
+    rig.pull();
+    let mut output = vec![0; 4096];
+    output[0] = 2;
+    output.extend(1_u16.to_ne_bytes());
+    output.push(1);
+    rig.event(6, &output);
+    assert_eq!(rig.pull(), Update::Output(vec![0, 2]));
+    rig.ctl(1, Ctl::Snapshot);
+    assert_eq!(rig.pull(), Update::Snapshot(vec![vec![0, 2]]));
+}
+
+#[test]
+fn a_device_sends_its_state_and_takes_reports() {
+    let mut rig = Rig::new(Role::Device, &properties(KEYBOARD));
+    assert_eq!(rig.pull(), Update::Snapshot(Vec::new()));
+    let pressed = vec![0, 0, 4, 0, 0, 0, 0, 0];
+    rig.kernel.send(&pressed).unwrap();
+    assert_eq!(rig.pull(), Update::Input(pressed.clone()));
+    rig.ctl(1, Ctl::Snapshot);
+    assert_eq!(rig.pull(), Update::Snapshot(vec![pressed]));
+    rig.push(&Update::Output(vec![0, 1]));
+    assert_eq!(rig.written(), [0, 1]);
+    rig.push(&Update::Snapshot(vec![vec![0, 1]]));
+    rig.push(&Update::Output(vec![0, 3]));
+    assert_eq!(rig.written(), [0, 3], "a snapshot that changes nothing sends nothing");
+    rig.push(&Update::Get { request: 1, kind: ReportKind::Feature, number: 9 });
+    assert_eq!(rig.pull(), Update::Answer { request: 1, result: Err(Refused) }, "it has no such report");
+    // A socket takes no ioctl, as a device that answers nothing.
+    rig.push(&Update::Get { request: 2, kind: ReportKind::Input, number: 0 });
+    assert_eq!(rig.pull(), Update::Answer { request: 2, result: Err(Refused) });
+}
+
+#[test]
+fn motors_stop_when_the_application_is_gone() {
+    let mut rig = Rig::new(Role::Device, &dualsense());
+    let mut rumble = vec![0; 63];
+    rumble[..5].copy_from_slice(&[2, 3, 0, 0x40, 0x80]);
+    rig.push(&Update::Output(rumble.clone()));
+    assert_eq!(rig.written(), rumble);
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(0)));
+    rig.ctl(2, Ctl::Neutral);
+    assert_eq!(rig.written()[..5], [2, 3, 0, 0, 0]);
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+}
