@@ -73,12 +73,9 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
         Check::new(
-            "breaks and modem lines",
-            "programs that set DTR or RTS, or send a break, on a pty",
-            Answer::limited(
-                "a pty carries data and speed, but no breaks and no modem lines, and always has 8 data bits without parity",
-                "none yet; use a program that needs neither",
-            ),
+            "tty",
+            "attach --as tty: serial ports with modem lines and breaks for programs here",
+            virtual_usb(),
         ),
         Check::new("clock", "creation times that include the time in suspend", clock()),
         Check::new("timer slack", "messages that leave on time", timer_slack()),
@@ -222,6 +219,27 @@ fn pty() -> Answer {
             format!("/dev/ptmx: {error}"),
             "sudo mount -t devpts -o ptmxmode=0666 devpts /dev/pts",
         ),
+    }
+}
+
+/// A module that is not loaded is a choice: whoever can use the controller can plug in any USB device.
+fn virtual_usb() -> Answer {
+    let attach = Path::new("/sys/devices/platform/vhci_hcd.0/attach");
+    let denied =
+        "attach as root, or as the packaged service, whose udev rule opens the file to the group `outboard`";
+    match OpenOptions::new().write(true).open(attach) {
+        Ok(_) if Path::new("/sys/bus/usb-serial/drivers/ftdi_sio").exists() => {
+            Answer::ok("virtual adapters can be plugged in")
+        }
+        Ok(_) => Answer::limited(
+            "virtual adapters can be plugged in; ftdi_sio is not loaded, which udev does when one is plugged in",
+            "sudo modprobe ftdi_sio on a host without udev",
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Answer::limited(
+            "vhci_hcd is not loaded: only `pty`, without breaks and modem lines",
+            "sudo modprobe vhci-hcd; if the module is missing, install a kernel with CONFIG_USBIP_VHCI_HCD",
+        ),
+        Err(error) => Answer::limited(format!("{}: {error}", attach.display()), denied),
     }
 }
 

@@ -11,7 +11,7 @@ pub enum Format {
     Evdev,
     /// Six axes and buttons of a 3D mouse (`wire::formats::motion`).
     Motion,
-    /// Bytes of a serial line and its settings (`devices::serial`).
+    /// Bytes of a serial line, its settings and its lines (`devices::serial`).
     Serial,
     /// Pictures (`wire::formats::video`).
     Video,
@@ -41,6 +41,12 @@ impl Format {
     /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Format> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| format.clone())
+    }
+
+    /// Returns true if a reliable flow of this format carries a state beside its data. While the peer is silent or its
+    /// device is absent, the state is neutral; a snapshot restores it.
+    pub fn has_state(&self) -> bool {
+        *self == Format::Serial
     }
 
     /// The name used in texts and on the wire.

@@ -65,7 +65,6 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("cam", "v4l2"),
     ("video", "v4l2"),
     ("v4l", "v4l2"),
-    ("tty", "serial"),
     ("com", "serial"),
     ("uart", "serial"),
     ("rs232", "serial"),

@@ -27,6 +27,7 @@ pub mod spec;
 pub mod spnav;
 pub mod stdio;
 mod stream;
+pub mod tty;
 pub mod v4l2;
 pub mod x11;
 pub mod y4m;
@@ -41,6 +42,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &spnav::Spnav,
     &serial::Serial,
     &serial::Pty,
+    &tty::Tty,
     &file::File,
     &stdio::Stdin,
     &stdio::Stdout,

@@ -168,13 +168,14 @@ impl SinkPath {
     }
 
     fn go_neutral(&mut self, cx: PathContext<'_>) {
-        if self.plan.class == FlowClass::Reliable {
+        if self.plan.class != FlowClass::Reliable {
+            if let Ok(chain) = build_chain(&self.plan) {
+                self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
+            }
+            self.state.clear();
+        } else if !self.plan.format.has_state() {
             return;
         }
-        if let Ok(chain) = build_chain(&self.plan) {
-            self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
-        }
-        self.state.clear();
         if let Some(partner) = cx.partner {
             // A partner without a neutral state returns an error, which is harmless.
             let _ = partner.ctl(self.key, Ctl::Neutral);
@@ -187,7 +188,12 @@ impl SinkPath {
         let is_due = self.acknowledger.due_at().is_some() || self.missing_at.is_some();
         let is_waiting = !self.stages.out.messages.is_empty() || self.change.late_at.is_some();
         let is_held = is_due || is_waiting || self.lifecycle.pending_end().is_some();
-        is_held || self.plan.class == FlowClass::State && !self.state.is_neutral_at(partner, self.key)
+        let has_state = match self.plan.class {
+            FlowClass::State => true,
+            FlowClass::Reliable => self.plan.format.has_state(),
+            FlowClass::Timely => false,
+        };
+        is_held || has_state && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Handles a control message, if it is for this flow.

@@ -191,10 +191,21 @@ impl SourcePath {
         }
     }
 
-    /// Handles the return of the device: a state flow sends a snapshot.
+    /// Handles the return of the device: a flow with a state sends a snapshot.
     pub fn handle_partner(&mut self, cx: PathContext<'_>) {
-        if self.plan.class == FlowClass::State {
-            self.begin_epoch(cx);
+        match self.plan.class {
+            FlowClass::State => self.begin_epoch(cx),
+            FlowClass::Reliable => self.request_state(cx),
+            FlowClass::Timely => {}
+        }
+    }
+
+    /// Makes the partner of a reliable flow send its state, behind the records that are not acknowledged.
+    fn request_state(&self, cx: PathContext<'_>) {
+        if self.plan.format.has_state()
+            && let Some(partner) = cx.partner
+        {
+            let _ = partner.ctl(self.key, Ctl::Snapshot);
         }
     }
 
@@ -209,9 +220,10 @@ impl SourcePath {
                 self.source.handle_missing(*epoch, ranges);
             }
             // A request that names an earlier epoch was answered by the current one.
-            FlowControl::Resync { epoch } if *epoch == self.source.epoch() => {
-                self.begin_epoch(cx);
-            }
+            FlowControl::Resync { epoch } if *epoch == self.source.epoch() => match self.plan.class {
+                FlowClass::Reliable => self.request_state(cx),
+                _ => self.begin_epoch(cx),
+            },
             FlowControl::Changed { epoch, refusal } => {
                 self.handle_change_answer(*epoch, refusal.as_deref(), cx);
             }

@@ -71,10 +71,87 @@ pub fn is_transmitter_empty(terminal: impl AsFd) -> io::Result<bool> {
     Ok(state & TIOCSER_TEMT != 0)
 }
 
-/// Ends a break of the serial port, if any (`TIOCCBRK`).
-pub fn clear_break(terminal: impl AsFd) -> io::Result<()> {
-    // SAFETY: the request takes no argument.
-    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCCBRK) })
+/// Begins or ends a break of the serial port (`TIOCSBRK`, `TIOCCBRK`).
+pub fn set_break(terminal: impl AsFd, on: bool) -> io::Result<()> {
+    let request = if on { libc::TIOCSBRK } else { libc::TIOCCBRK };
+    // SAFETY: neither request takes an argument.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), request) })
+}
+
+/// The modem lines of a serial port (`TIOCMGET`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModemLines {
+    /// Data terminal ready, an output.
+    pub dtr: bool,
+    /// Request to send, an output.
+    pub rts: bool,
+    /// Clear to send.
+    pub cts: bool,
+    /// Data set ready.
+    pub dsr: bool,
+    /// Data carrier detect.
+    pub dcd: bool,
+    /// Ring indicator.
+    pub ri: bool,
+}
+
+/// Reads the modem lines.
+pub fn modem_lines(terminal: impl AsFd) -> io::Result<ModemLines> {
+    let mut bits: libc::c_int = 0;
+    // SAFETY: the argument is a pointer to an int that lives through the call; the kernel writes it.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCMGET, &mut bits) })?;
+    let has = |bit| bits & bit != 0;
+    Ok(ModemLines {
+        dtr: has(libc::TIOCM_DTR),
+        rts: has(libc::TIOCM_RTS),
+        cts: has(libc::TIOCM_CTS),
+        dsr: has(libc::TIOCM_DSR),
+        dcd: has(libc::TIOCM_CAR),
+        ri: has(libc::TIOCM_RNG),
+    })
+}
+
+/// An output among the modem lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModemOutput {
+    /// Data terminal ready.
+    Dtr,
+    /// Request to send.
+    Rts,
+}
+
+/// Sets one output (`TIOCMBIS`, `TIOCMBIC`).
+pub fn set_modem_output(terminal: impl AsFd, output: ModemOutput, on: bool) -> io::Result<()> {
+    let bits: libc::c_int = match output {
+        ModemOutput::Dtr => libc::TIOCM_DTR,
+        ModemOutput::Rts => libc::TIOCM_RTS,
+    };
+    let request = if on { libc::TIOCMBIS } else { libc::TIOCMBIC };
+    // SAFETY: the argument is a pointer to an int that lives through the call; the kernel only reads it.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), request, &bits) })
+}
+
+/// Sets DTR and RTS at the same time, and keeps the other outputs (`TIOCMSET`).
+pub fn set_dtr_rts(terminal: impl AsFd, dtr: bool, rts: bool) -> io::Result<()> {
+    let mut bits: libc::c_int = 0;
+    // SAFETY: the argument is a pointer to an int that lives through the call; the kernel writes it.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCMGET, &mut bits) })?;
+    for (bit, is_on) in [(libc::TIOCM_DTR, dtr), (libc::TIOCM_RTS, rts)] {
+        bits = if is_on { bits | bit } else { bits & !bit };
+    }
+    // SAFETY: the argument is a pointer to an int that lives through the call; the kernel only reads it.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCMSET, &bits) })
+}
+
+/// The driver's counts of changes of CTS, DSR, RI and DCD (`TIOCGICOUNT`). Reading them costs no transfer on a USB adapter.
+pub fn modem_changes(terminal: impl AsFd) -> io::Result<[i32; 4]> {
+    /// `struct serial_icounter_struct` (`linux/serial.h`) begins with these counts and has 20 numbers.
+    const COUNTS: usize = 20;
+    let mut counts = [0i32; COUNTS];
+    // SAFETY: the argument is a pointer to the kernel's structure, which lives through the call; the kernel writes it.
+    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCGICOUNT, &mut counts) })?;
+    let [cts, dsr, ri, dcd, ..] = counts;
+    Ok([cts, dsr, ri, dcd])
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

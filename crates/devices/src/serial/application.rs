@@ -7,6 +7,7 @@
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
+use super::path_link::PathLink;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
@@ -16,7 +17,6 @@ use contract::{
 use rustix::io::Errno;
 use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::time::Duration;
 use sys::tty::{PACKET_DATA, PACKET_SETTINGS};
 
@@ -60,21 +60,6 @@ struct Draining {
     check_at: Time,
     /// The last check found no data.
     was_empty: bool,
-}
-
-/// The link by which applications find the pseudo-terminal. Removed on drop, unless another process has replaced it.
-#[derive(Debug)]
-pub(crate) struct PathLink {
-    pub(crate) path: PathBuf,
-    pub(crate) target: PathBuf,
-}
-
-impl Drop for PathLink {
-    fn drop(&mut self) {
-        if std::fs::read_link(&self.path).is_ok_and(|target| target == self.target) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
 }
 
 /// All settings of a terminal, for comparison.
@@ -244,10 +229,13 @@ impl Endpoint for Terminal {
             return Ok(false);
         }
         match self.line.decode(message)? {
-            SerialMessage::Data(data) => {
+            // A pseudo-terminal passes faults on as a local port without PARMRK does.
+            SerialMessage::Data(data) | SerialMessage::Fault(_, data) => {
                 self.line.pending.replace(data);
                 self.line.write()?;
             }
+            // It has no modem lines.
+            SerialMessage::Inputs(_) | SerialMessage::Outputs(_) => {}
             SerialMessage::Settings(settings) => self.show_settings(&settings)?,
         }
         Ok(true)
@@ -259,12 +247,12 @@ impl Endpoint for Terminal {
         }
         // A read may return only a status, which makes no message. At most one precedes data, so the loop ends.
         loop {
-            if let Some(settings) = self.change.take().filter(|_| self.line.sends_settings()) {
+            if let Some(settings) = self.change.take().filter(|_| self.line.sends_messages()) {
                 self.changes += 1;
                 return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
             }
             if let Some(data) = self.data.take() {
-                return Ok(Next::Message(Message::new(now, self.line.encode(data))));
+                return Ok(Next::Message(Message::new(now, self.line.encode(SerialMessage::Data(data)))));
             }
             if !self.read()? {
                 return Ok(Next::Nothing);
@@ -309,7 +297,7 @@ impl Endpoint for Terminal {
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
         match direction {
             Direction::Out if self.data.is_some() => Readiness::now(),
-            Direction::Out if self.change.is_some() && self.line.sends_settings() => Readiness::now(),
+            Direction::Out if self.change.is_some() && self.line.sends_messages() => Readiness::now(),
             Direction::Out => self.line.channel.readiness(Interest::Read).or_at(self.check_at),
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
             Direction::In => {

@@ -1,14 +1,22 @@
 //! The device side: a serial port in raw mode.
 //!
-//! Settings take effect between the data before and behind them:
+//! Settings and lines change between the data before and behind them. A push that has to wait returns Full, so a message that is not
+//! applied stays in the path and survives the worker:
 //!
 //! ```text
-//! push(data) ─► written ─► push(settings) ─► wait until the port has sent all data ─► set ─► push(data) …
-//!                                              while waiting, pushes return Full
+//! push(data) ─► written ─► push(settings) ─► Full until the port has sent all data ─► set ─► push(data) …
+//!                          push(outputs)  ─► the same, and until it is due (Spacing) ─► set
 //! ```
+//!
+//! | lines of the port | reported |
+//! |---|---|
+//! | before the first [`SerialMessage::Outputs`] | never: the application is a pseudo-terminal, or plain bytes |
+//! | then | at first, and when they differ; the driver's counts are compared every [`WATCH_INTERVAL`] while a program has the terminal open, every [`REST_INTERVAL`] while DTR and RTS are off |
 
 use super::line::Line;
-use super::message::{SerialMessage, Settings};
+use super::marks::MarkDecoder;
+use super::message::{Inputs, OutputLines, SerialMessage, Settings};
+use super::spacing::Spacing;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
 use contract::{
@@ -16,13 +24,15 @@ use contract::{
     PartnerResult, PullSlot, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
-use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{InputModes, OptionalActions, tcgetattr, tcsetattr};
+use std::collections::VecDeque;
 use std::time::Duration;
+use sys::tty::ModemOutput;
 
 /// Interval between checks whether the port has sent all data.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Time after which settings are set although the port sends nothing: the other end has stopped it by flow control.
+/// Time after which settings and lines are set although the port sends nothing: the other end has stopped it by flow control.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Assumed size of the hardware FIFO for drivers that cannot report whether it is empty: 64 bytes as in a 16750 and in
@@ -32,53 +42,71 @@ const FIFO_BYTES: u64 = 64;
 /// Bits of the longest character: start, 8 data, parity, 2 stop.
 const CHARACTER_BITS: u64 = 12;
 
+/// Interval between looks at the driver's counts of line changes. TIOCMIWAIT would block a thread that nothing can end.
+const WATCH_INTERVAL: Duration = Duration::from_millis(10);
+/// The same while DTR and RTS are off.
+const REST_INTERVAL: Duration = Duration::from_millis(200);
+
 /// A serial port as a partner.
 #[derive(Debug)]
 pub(crate) struct Port {
     line: Line,
-    /// Settings that wait until the data before them are sent.
-    pending_change: Option<PendingChange>,
+    /// Decodes received bytes; `None` if the port does not mark faults.
+    marks: Option<MarkDecoder>,
+    received: VecDeque<SerialMessage>,
+    /// Wait for the transmitter; `None` if it is known to be empty.
+    drain: Option<Drain>,
+    spacing: Spacing,
+    /// Lines that the application has set.
+    outputs: Option<OutputLines>,
+    watch: Watch,
     /// Actual settings to report to the application.
     actual: Option<Settings>,
     changes: u64,
     refusals: u64,
+    line_changes: u64,
 }
 
-#[derive(Debug)]
-struct PendingChange {
-    settings: Settings,
+#[derive(Debug, Default)]
+struct Drain {
     check_at: Time,
     /// Bytes in the kernel's output queue at the last check.
     queued: usize,
     /// The first check with this number of bytes.
-    queued_since: Time,
+    queued_since: Option<Time>,
+}
+
+/// The port's lines as the application knows them.
+#[derive(Debug, Default)]
+struct Watch {
+    /// The driver's counts at the last look.
+    counts: Option<[i32; 4]>,
+    /// Lines that were reported last.
+    known: Option<Inputs>,
+    /// Lines to report.
+    change: Option<Inputs>,
+    check_at: Time,
 }
 
 impl Port {
     pub(crate) fn new(name: String, channel: Channel) -> FlowPartner<Self> {
+        let is_marking =
+            tcgetattr(&channel).is_ok_and(|termios| termios.input_modes.contains(InputModes::PARMRK));
         let partner = Port {
             line: Line::new(name, channel, 0),
-            pending_change: None,
+            marks: is_marking.then(MarkDecoder::default),
+            received: VecDeque::new(),
+            // A worker before this one may have written.
+            drain: Some(Drain::default()),
+            spacing: Spacing::default(),
+            outputs: None,
+            watch: Watch::default(),
             actual: None,
             changes: 0,
             refusals: 0,
+            line_changes: 0,
         };
         FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))
-    }
-
-    /// Writes pending data, then sets pending settings once the data are sent. Returns true if nothing is pending.
-    fn advance(&mut self, now: Time) -> PartnerResult<bool> {
-        if !self.line.write()? {
-            return Ok(false);
-        }
-        let Some(change) = &mut self.pending_change else { return Ok(true) };
-        if now < change.check_at || !is_sent(&self.line.channel, change, now) {
-            return Ok(false);
-        }
-        let settings = change.settings;
-        self.pending_change = None;
-        self.set(&settings)?;
-        Ok(true)
     }
 
     /// Sets the port and reads the result back.
@@ -100,15 +128,85 @@ impl Port {
         }
         Ok(())
     }
+
+    /// Sets the lines that the application drives. A port without them takes the rest of the flow.
+    fn set_outputs(&mut self, lines: OutputLines) {
+        let unknown = OutputLines { dtr: !lines.dtr, rts: !lines.rts, breaks: !lines.breaks };
+        let prev = self.outputs.replace(lines).unwrap_or(unknown);
+        self.line_changes += 1;
+        let port = &self.line.channel;
+        // A board may be reset by the moment between two changes that the program made at once.
+        let set = match (prev.dtr != lines.dtr, prev.rts != lines.rts) {
+            (true, true) => sys::tty::set_dtr_rts(port, lines.dtr, lines.rts),
+            (true, false) => sys::tty::set_modem_output(port, ModemOutput::Dtr, lines.dtr),
+            (false, true) => sys::tty::set_modem_output(port, ModemOutput::Rts, lines.rts),
+            (false, false) => Ok(()),
+        };
+        self.refusals += u64::from(set.is_err());
+        if prev.breaks != lines.breaks {
+            let set = sys::tty::set_break(port, lines.breaks);
+            self.refusals += u64::from(set.is_err() && lines.breaks);
+        }
+    }
+
+    /// Compares the port's lines with those that the application knows.
+    fn check_inputs(&mut self, now: Time) {
+        let Some(outputs) = self.outputs.filter(|_| self.line.sends_messages()) else { return };
+        if now < self.watch.check_at {
+            return;
+        }
+        let interval = if outputs.dtr || outputs.rts { WATCH_INTERVAL } else { REST_INTERVAL };
+        self.watch.check_at = now.after(interval);
+        // A driver that does not count is asked for the lines themselves.
+        let counts = sys::tty::modem_changes(&self.line.channel).ok();
+        if self.watch.known.is_some() && counts.is_some() && counts == self.watch.counts {
+            return;
+        }
+        self.watch.counts = counts;
+        let Ok(lines) = sys::tty::modem_lines(&self.line.channel) else { return };
+        let inputs = Inputs { cts: lines.cts, dsr: lines.dsr, dcd: lines.dcd, ri: lines.ri };
+        if self.watch.known != Some(inputs) {
+            self.watch.known = Some(inputs);
+            self.watch.change = Some(inputs);
+        }
+    }
+
+    /// Returns true if the port has sent all data, or the timeout is over.
+    fn is_drained(&mut self, now: Time) -> bool {
+        let Some(drain) = &mut self.drain else { return true };
+        if now < drain.check_at || !is_sent(&self.line.channel, drain, now) {
+            return false;
+        }
+        self.drain = None;
+        true
+    }
+
+    /// Reads once.
+    fn read(&mut self) -> PartnerResult {
+        match self.line.buffer.read(&self.line.channel) {
+            Ok(0) => Err(PartnerError::Gone(self.line.name.clone())),
+            Ok(count) => {
+                self.line.read_bytes += count as u64;
+                let piece = self.line.buffer.take();
+                match &mut self.marks {
+                    Some(marks) => marks.decode(piece, &mut self.received),
+                    None => self.received.push_back(SerialMessage::Data(Body::from(piece))),
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(self.line.error("reading", error)),
+        }
+    }
 }
 
-/// Returns true if the port has sent all data, or the timeout is over.
-fn is_sent(channel: &Channel, change: &mut PendingChange, now: Time) -> bool {
+fn is_sent(channel: &Channel, drain: &mut Drain, now: Time) -> bool {
     let queued = sys::tty::output_queued(channel).unwrap_or(0);
-    if queued != change.queued {
-        (change.queued, change.queued_since) = (queued, now);
+    let queued_since = *drain.queued_since.get_or_insert(now);
+    if queued != drain.queued {
+        (drain.queued, drain.queued_since) = (queued, Some(now));
     }
-    let waited = now.since(change.queued_since);
+    let waited = now.since(queued_since);
     if queued == 0 {
         match sys::tty::is_transmitter_empty(channel) {
             Ok(true) => return true,
@@ -123,7 +221,7 @@ fn is_sent(channel: &Channel, change: &mut PendingChange, now: Time) -> bool {
             }
         }
     }
-    change.check_at = now.after(DRAIN_INTERVAL);
+    drain.check_at = now.after(DRAIN_INTERVAL);
     waited >= DRAIN_TIMEOUT
 }
 
@@ -135,53 +233,82 @@ impl Endpoint for Port {
 
     fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
         let now = now();
-        if !self.advance(now)? {
+        if !self.line.write()? {
             return Ok(false);
         }
-        match self.line.decode(message)? {
-            SerialMessage::Data(data) => self.line.pending.replace(data),
+        let message = self.line.decode(message)?;
+        if !matches!(message, SerialMessage::Outputs(_)) {
+            self.spacing.forget();
+        }
+        match message {
+            SerialMessage::Data(data) => {
+                self.line.pending.replace(data);
+                self.line.write()?;
+                self.drain.get_or_insert_default();
+            }
             SerialMessage::Settings(settings) => {
-                let change = PendingChange { settings, check_at: now, queued: 0, queued_since: now };
-                self.pending_change = Some(change);
+                if !self.is_drained(now) {
+                    return Ok(false);
+                }
+                self.set(&settings)?;
+            }
+            SerialMessage::Outputs(change) => {
+                if !self.is_drained(now) || !self.spacing.is_due(&change, now) {
+                    return Ok(false);
+                }
+                self.set_outputs(change.lines);
+            }
+            SerialMessage::Inputs(_) | SerialMessage::Fault(..) => {
+                let problem = format!("for {}: only a port sends such a message", self.line.name);
+                return Err(PartnerError::Message(problem));
             }
         }
-        self.advance(now)?;
         Ok(true)
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
-        if self.line.sends_settings()
+        if self.line.sends_messages()
             && let Some(settings) = self.actual.take()
         {
             return Ok(Next::Message(Message::new(now, SerialMessage::Settings(settings).emit())));
         }
-        match self.line.buffer.read(&self.line.channel) {
-            Ok(0) => Err(PartnerError::Gone(self.line.name.clone())),
-            Ok(count) => {
-                self.line.read_bytes += count as u64;
-                let data = Body::from(self.line.buffer.take());
-                Ok(Next::Message(Message::new(now, self.line.encode(data))))
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Next::Nothing),
-            Err(error) => Err(self.line.error("reading", error)),
+        // Lines are looked at first, so that data are never followed by lines from before them.
+        self.check_inputs(now);
+        if let Some(inputs) = self.watch.change.take() {
+            return Ok(Next::Message(Message::new(now, SerialMessage::Inputs(inputs).emit())));
         }
+        if self.received.is_empty() {
+            self.read()?;
+        }
+        Ok(match self.received.pop_front() {
+            Some(message) => Next::Message(Message::new(now, self.line.encode(message))),
+            None => Next::Nothing,
+        })
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
-            Ctl::Flush | Ctl::Finish => match self.advance(now())? {
+            Ctl::Flush | Ctl::Finish => match self.line.write()? {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),
             },
+            // As if the program had closed the port. A pseudo-terminal drives no lines: those of its port stay.
             Ctl::Neutral => {
-                // It fails on ports without breaks, which send none.
-                let _ = sys::tty::clear_break(&self.line.channel);
+                match self.outputs {
+                    Some(_) => self.set_outputs(OutputLines::default()),
+                    None => drop(sys::tty::set_break(&self.line.channel, false)),
+                }
                 Ok(CtlReply::Done)
+            }
+            Ctl::IsNeutral => {
+                let is_neutral = self.outputs.unwrap_or_default() == OutputLines::default();
+                Ok(CtlReply::Count(is_neutral.into()))
             }
             Ctl::Snapshot => {
                 let termios = tcgetattr(&self.line.channel)
                     .map_err(|error| self.line.error("reading the settings of", error))?;
                 self.actual = Some(Settings::from_port(&termios));
+                self.watch = Watch::default();
                 Ok(CtlReply::Done)
             }
             Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(self.line.pending.partial_write()),
@@ -189,10 +316,17 @@ impl Endpoint for Port {
                 self.line.pending.skip(bytes);
                 Ok(CtlReply::Done)
             }
+            Ctl::Recovery(RecoveryCtl::ReadAhead) => {
+                let received: usize = self.received.iter().map(SerialMessage::data_bytes).sum();
+                let held = self.marks.as_ref().map_or(0, MarkDecoder::held_bytes);
+                Ok(CtlReply::Count(received as u64 + held))
+            }
             Ctl::Report => {
                 let mut report = self.line.report();
                 report.push(("settings changes", self.changes as f64));
                 report.push(("settings refused", self.refusals as f64));
+                report.push(("line changes", self.line_changes as f64));
+                report.push(("line changes late", self.spacing.late() as f64));
                 Ok(CtlReply::Report(report))
             }
             _ => Err(PartnerError::Unsupported("this operation")),
@@ -200,15 +334,23 @@ impl Endpoint for Port {
     }
 
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
-        let has_settings = self.line.sends_settings() && self.actual.is_some();
+        let sends_messages = self.line.sends_messages();
         match direction {
-            Direction::Out if has_settings => Readiness::now(),
-            Direction::Out => self.line.channel.readiness(Interest::Read),
-            Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
-            Direction::In => {
-                let change = self.pending_change.as_ref();
-                change.map_or(Readiness::now(), |change| Readiness::at(change.check_at))
+            Direction::Out if !self.received.is_empty() => Readiness::now(),
+            Direction::Out if sends_messages && (self.actual.is_some() || self.watch.change.is_some()) => {
+                Readiness::now()
             }
+            Direction::Out => {
+                let check_at = self.outputs.filter(|_| sends_messages).map(|_| self.watch.check_at);
+                self.line.channel.readiness(Interest::Read).or_at(check_at)
+            }
+            Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
+            Direction::In => match self.spacing.due_at() {
+                Some(due) => Readiness::at(due),
+                None => {
+                    self.drain.as_ref().map_or_else(Readiness::now, |drain| Readiness::at(drain.check_at))
+                }
+            },
         }
     }
 }

@@ -11,7 +11,7 @@ const BUFFER_BYTES: usize = 4096;
 /// Content of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
-    /// [`SerialMessage`]s: data and settings.
+    /// [`SerialMessage`]s.
     Messages,
     /// Data only, for a partner of another format.
     PlainBytes,
@@ -57,8 +57,8 @@ impl Line {
         }
     }
 
-    /// Returns true if the flow out can carry settings.
-    pub(crate) fn sends_settings(&self) -> bool {
+    /// Returns true if the flow out can carry more than data.
+    pub(crate) fn sends_messages(&self) -> bool {
         self.out == Encoding::Messages
     }
 
@@ -82,11 +82,11 @@ impl Line {
         }
     }
 
-    /// Encodes data for the flow out.
-    pub(crate) fn encode(&self, data: Body) -> Body {
-        match self.out {
-            Encoding::Messages => SerialMessage::Data(data).emit(),
-            Encoding::PlainBytes => data,
+    /// Encodes received data for the flow out.
+    pub(crate) fn encode(&self, message: SerialMessage) -> Body {
+        match (self.out, message) {
+            (Encoding::PlainBytes, SerialMessage::Data(data) | SerialMessage::Fault(_, data)) => data,
+            (_, message) => message.emit(),
         }
     }
 

@@ -1,9 +1,12 @@
-//! Messages of a serial flow: data, and settings between them.
+//! Messages of a serial flow: data; settings, lines and faults between them (`docs/reference/formats-serial.md`).
 //!
 //! | kind: u8 | then |
 //! |---|---|
 //! | 0 | the bytes of the line |
 //! | 1 | `known: u8`, `input_baud: u32`, `output_baud: u32`, `data_bits: u8`, `parity: u8`, `stop_bits: u8`, `flow: u8` |
+//! | 2 | the program's lines: `lines: u8`, `since_us: u32` |
+//! | 3 | the port's lines: `lines: u8` |
+//! | 4 | bytes received with a fault: `fault: u8`, the bytes |
 //!
 //! Little-endian. Each bit of `known` marks a setting as present, in the order above (both speeds share bit 0). Absent
 //! settings are zero.
@@ -19,13 +22,80 @@ pub enum SerialMessage {
     Data(Body),
     /// Settings for the following data.
     Settings(Settings),
+    /// The lines that the program sets.
+    Outputs(Outputs),
+    /// The lines that the other end of the cable sets.
+    Inputs(Inputs),
+    /// Bytes that the port received with a fault, at least one.
+    Fault(Fault, Body),
 }
 
-/// Kind byte of data.
+/// Kind bytes.
 const DATA: u8 = 0;
-
-/// Kind byte of settings.
 const SETTINGS: u8 = 1;
+const OUTPUTS: u8 = 2;
+const INPUTS: u8 = 3;
+const FAULT: u8 = 4;
+
+/// Lines that a program sets, and the time since it set them last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outputs {
+    /// The lines.
+    pub lines: OutputLines,
+    /// Time since the change before this one; [`Outputs::UNRELATED`] if it is not known or longer. Measured by the clock of
+    /// one host, so that an estimate of the hosts' clock offset does not shift it.
+    pub since_us: u32,
+}
+
+impl Outputs {
+    /// Value of `since_us` for a change whose spacing does not matter.
+    pub const UNRELATED: u32 = u32::MAX;
+}
+
+/// Lines that a program sets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutputLines {
+    /// Data terminal ready.
+    pub dtr: bool,
+    /// Request to send.
+    pub rts: bool,
+    /// A break is sent.
+    pub breaks: bool,
+}
+
+impl OutputLines {
+    fn bits(self) -> u8 {
+        u8::from(self.dtr) | u8::from(self.rts) << 1 | u8::from(self.breaks) << 2
+    }
+}
+
+/// Lines that the other end of the cable sets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// Clear to send.
+    pub cts: bool,
+    /// Data set ready.
+    pub dsr: bool,
+    /// Data carrier detect.
+    pub dcd: bool,
+    /// Ring indicator.
+    pub ri: bool,
+}
+
+impl Inputs {
+    fn bits(self) -> u8 {
+        u8::from(self.cts) | u8::from(self.dsr) << 1 | u8::from(self.dcd) << 2 | u8::from(self.ri) << 3
+    }
+}
+
+/// A fault of received bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A break, received as a zero byte.
+    Break,
+    /// A wrong parity bit, or no stop bit.
+    Corrupt,
+}
 
 /// Settings of a serial line. `None` is unknown: a pseudo-terminal has neither data bits nor parity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,6 +163,22 @@ impl SerialMessage {
                 body.push_front(&[SETTINGS]);
                 body
             }
+            SerialMessage::Outputs(Outputs { lines, since_us }) => {
+                Body::from(Writer::new().u8(OUTPUTS).u8(lines.bits()).u32(since_us).finish())
+            }
+            SerialMessage::Inputs(inputs) => Body::from(vec![INPUTS, inputs.bits()]),
+            SerialMessage::Fault(fault, mut body) => {
+                body.push_front(&[FAULT, u8::from(fault == Fault::Corrupt)]);
+                body
+            }
+        }
+    }
+
+    /// Returns the number of bytes of the line in the message.
+    pub(crate) fn data_bytes(&self) -> usize {
+        match self {
+            SerialMessage::Data(data) | SerialMessage::Fault(_, data) => data.len(),
+            _ => 0,
         }
     }
 
@@ -102,17 +188,51 @@ impl SerialMessage {
         let [kind] = body.take_front().ok_or(WireError::Short { what: "serial kind", needed: 1, left: 0 })?;
         match kind {
             DATA => Ok(SerialMessage::Data(body)),
-            SETTINGS => {
+            FAULT => {
+                let [fault] =
+                    body.take_front().ok_or(WireError::Short { what: "serial fault", needed: 1, left: 0 })?;
+                match fault {
+                    _ if body.is_empty() => {
+                        Err(WireError::Short { what: "serial fault bytes", needed: 1, left: 0 })
+                    }
+                    0 => Ok(SerialMessage::Fault(Fault::Break, body)),
+                    1 => Ok(SerialMessage::Fault(Fault::Corrupt, body)),
+                    other => Err(WireError::Value { what: "serial fault", value: other.into() }),
+                }
+            }
+            SETTINGS | OUTPUTS | INPUTS => {
                 let mut bytes = [0; Settings::BYTES + 1];
                 let length = body.len().min(bytes.len());
                 body.split_off_front(length).unwrap_or_default().copy_to(&mut bytes);
                 let mut reader = Reader::new(&bytes[..length]);
-                let settings = Settings::parse(&mut reader)?;
-                reader.end("serial settings")?;
-                Ok(SerialMessage::Settings(settings))
+                let message = match kind {
+                    SETTINGS => SerialMessage::Settings(Settings::parse(&mut reader)?),
+                    OUTPUTS => {
+                        let bits = lines(&mut reader, 3)?;
+                        let [dtr, rts, breaks] = [1, 2, 4].map(|bit| bits & bit != 0);
+                        let since_us = reader.u32("serial time between changes")?;
+                        SerialMessage::Outputs(Outputs { lines: OutputLines { dtr, rts, breaks }, since_us })
+                    }
+                    _ => {
+                        let bits = lines(&mut reader, 4)?;
+                        let [cts, dsr, dcd, ri] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                        SerialMessage::Inputs(Inputs { cts, dsr, dcd, ri })
+                    }
+                };
+                reader.end("serial message")?;
+                Ok(message)
             }
             other => Err(WireError::Value { what: "serial kind", value: other.into() }),
         }
+    }
+}
+
+/// Reads the bits of this many lines.
+fn lines(reader: &mut Reader<'_>, count: u8) -> Result<u8, WireError> {
+    let bits = reader.u8("serial lines")?;
+    match bits >> count {
+        0 => Ok(bits),
+        _ => Err(WireError::Value { what: "serial lines", value: bits.into() }),
     }
 }
 
@@ -251,6 +371,17 @@ impl Settings {
             termios.input_modes.set(InputModes::IXOFF, flow.xoff_input);
         }
         Ok(())
+    }
+
+    /// Returns the settings that differ from those in `other`.
+    pub(crate) fn changed_from(&self, other: &Settings) -> Settings {
+        Settings {
+            speed: self.speed.filter(|_| self.speed != other.speed),
+            data_bits: self.data_bits.filter(|_| self.data_bits != other.data_bits),
+            parity: self.parity.filter(|_| self.parity != other.parity),
+            stop_bits: self.stop_bits.filter(|_| self.stop_bits != other.stop_bits),
+            flow: self.flow.filter(|_| self.flow != other.flow),
+        }
     }
 
     /// Removes the settings that are unknown in `other`.

@@ -4,30 +4,33 @@
 mod application;
 mod device;
 mod line;
+mod marks;
 mod message;
+pub(crate) mod path_link;
+mod spacing;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use message::{FlowControl, Parity, SerialMessage, Settings, Speed};
+pub use message::{Fault, FlowControl, Inputs, OutputLines, Outputs, Parity, SerialMessage, Settings, Speed};
 
 use crate::plain::{self, os};
 use crate::side::wrong_side;
 use crate::stream::Channel;
-use application::{PathLink, Terminal};
+use application::Terminal;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
     ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
+use path_link::PathLink;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
-use rustix::termios::{ControlModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{ControlModes, InputModes, OptionalActions, tcgetattr, tcsetattr};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 use wire::{Reader, Writer};
 
 /// The class `serial`, the device side.
@@ -44,9 +47,6 @@ const KEEP: &str = "keep";
 /// Longest path by which a port is found again.
 const IDENTITY_BYTES_MAX: usize = 4096;
 
-/// Time limit for a terminal to end whose process was killed.
-const EXIT_WAIT: Duration = Duration::from_secs(1);
-
 const OPTIONS: &[OptionSpec] = &[
     local(
         "baud",
@@ -60,7 +60,7 @@ const OPTIONS: &[OptionSpec] = &[
     local("flow", OptionKind::Choice(&[KEEP, "none", "xonxoff", "rtscts"]), KEEP, "initial flow control"),
 ];
 
-fn flows() -> Vec<FlowOffer> {
+pub(crate) fn flows() -> Vec<FlowOffer> {
     let flow = |direction| FlowOffer { direction, format: Format::Serial, class: FlowClass::Reliable };
     vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)]
 }
@@ -132,6 +132,8 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     termios.make_raw();
     // CREAD enables the receiver; CLOCAL ignores a missing carrier.
     termios.control_modes.insert(ControlModes::CREAD | ControlModes::CLOCAL);
+    // Breaks and bytes with a wrong parity bit are marked (`marks.rs`).
+    termios.input_modes.insert(InputModes::PARMRK | InputModes::INPCK);
     initial_settings(spec).apply(&mut termios).map_err(failed)?;
     tcsetattr(&port, OptionalActions::Now, &termios).map_err(failed)?;
     rustix::termios::ioctl_tiocexcl(&port).map_err(failed)?;
@@ -229,6 +231,7 @@ fn listing(port: &Path) -> Option<Listing> {
     }
     let path = format!("/dev/{name}");
     let usable = rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK);
+    let ours = crate::tty::own_serial_number(Path::new(&path)).is_some();
     let identity = identity(Path::new(&path));
     let known_as = if identity.is_empty() { String::new() } else { format!(", {identity}") };
     Some(Listing {
@@ -241,7 +244,7 @@ fn listing(port: &Path) -> Option<Listing> {
             }
             error => error.to_string(),
         }),
-        ours: false,
+        ours,
     })
 }
 
@@ -286,7 +289,7 @@ impl DeviceClass for Pty {
         let initial = Settings::from_pty(&tcgetattr(&slave).map_err(failed_to_prepare)?);
         let mut summary = pts.display().to_string();
         if !spec.target.is_empty() {
-            link(Path::new(&spec.target), &pts)?;
+            path_link::create(Path::new(&spec.target), &pts, "pty", "/dev/pts/", is_live)?;
             summary = format!("{} ({summary})", spec.target);
         }
         let description = Description {
@@ -348,37 +351,4 @@ fn pts_path(master: &OwnedFd) -> rustix::io::Result<PathBuf> {
 fn is_live(link: &fs::Metadata, path: &Path) -> bool {
     let made = |found: &fs::Metadata| (found.ctime(), found.ctime_nsec());
     fs::metadata(path).is_ok_and(|terminal| made(&terminal) <= made(link))
-}
-
-/// Makes `path` a link to the pseudo-terminal. Replaces only a stale link to a pseudo-terminal.
-fn link(path: &Path, pts: &Path) -> Result<(), DeviceError> {
-    let refused = |error| os(format!("linking {} to {}", path.display(), pts.display()), error, None);
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(refused(error)),
-        Ok(found) if fs::read_link(path).is_ok_and(|old| old.starts_with("/dev/pts")) => {
-            // The worker of an `attach` that was killed exits soon.
-            let until = Instant::now() + EXIT_WAIT;
-            while is_live(&found, path) && Instant::now() < until {
-                std::thread::sleep(EXIT_WAIT / 50);
-            }
-            if is_live(&found, path) {
-                return Err(DeviceError::Spec {
-                    what: format!("`pty:{}`", path.display()),
-                    problem: "another program has made it, and its terminal still exists: end that program, or choose \
-                              another path"
-                        .into(),
-                });
-            }
-            fs::remove_file(path).map_err(refused)?;
-        }
-        Ok(_) => {
-            return Err(DeviceError::Spec {
-                what: format!("`pty:{}`", path.display()),
-                problem: "it exists and is not a link to a pseudo-terminal; remove it or choose another path"
-                    .into(),
-            });
-        }
-    }
-    std::os::unix::fs::symlink(pts, path).map_err(refused)
 }

@@ -1,12 +1,13 @@
 use super::*;
 use crate::file::tests::Scratch;
 use crate::pattern::Numbered;
+use crate::serial::marks::MarkDecoder;
 use crate::stream::tests::read_available;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Pull, Pulled, Pushed, Time,
 };
 use proptest::prelude::*;
-use rustix::termios::{InputModes, LocalModes, Termios};
+use rustix::termios::{LocalModes, Termios};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::Command;
@@ -376,6 +377,56 @@ fn the_actual_value_of_a_refused_setting_is_sent_back() {
     assert_eq!(pull(line.partner(), out), SerialMessage::Settings(actual));
 }
 
+/// A pseudo-terminal has no modem lines, so only the order and the times of the changes can be seen here; `tests/vm/journey-serial-lines`
+/// has a port with lines.
+#[test]
+fn changes_of_lines_wait_for_the_bytes_before_them_and_keep_their_spacing() {
+    let mut line = port();
+    let into = open_flow(line.partner(), Direction::In);
+    let outputs = |dtr, since_us| {
+        let lines = OutputLines { dtr, rts: false, breaks: false };
+        SerialMessage::Outputs(Outputs { lines, since_us }).emit()
+    };
+    push(line.partner(), into, data_body(b"before"));
+    let start = Instant::now();
+    push(line.partner(), into, outputs(true, Outputs::UNRELATED));
+    assert!(start.elapsed() >= spacing::HOLD_MIN, "the first change is held");
+    assert!(matches!(line.partner().ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(0))));
+    let first = Instant::now();
+    push(line.partner(), into, outputs(false, 100_000));
+    // The first change may have been made a moment before the push returned.
+    assert!(first.elapsed() >= Duration::from_millis(50), "{:?}", first.elapsed());
+    push(line.partner(), into, data_body(b"after"));
+    push(line.partner(), into, outputs(true, Outputs::UNRELATED));
+    line.partner().ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    assert!(matches!(line.partner().ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(1))));
+    assert_eq!(read_available(&mut line.far), b"beforeafter");
+    let wrong = SerialMessage::Inputs(Inputs::default()).emit();
+    let refused = line.partner().push(into, Message::new(Time(1), wrong));
+    assert!(matches!(refused, Err((contract::PartnerError::Message(_), _))), "{refused:?}");
+}
+
+#[test]
+fn a_pseudo_terminal_gets_faulty_bytes_as_data_and_no_lines() {
+    let (mut line, _scratch) = terminal();
+    let into = open_flow(line.partner(), Direction::In);
+    let messages = [
+        SerialMessage::Inputs(Inputs { cts: true, ..Inputs::default() }),
+        SerialMessage::Fault(Fault::Corrupt, Body::from(&b"x"[..])),
+        SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])),
+        SerialMessage::Data(Body::from(&b"y"[..])),
+    ];
+    for message in messages {
+        push(line.partner(), into, message.emit());
+    }
+    let (start, mut got) = (Instant::now(), Vec::new());
+    while got.len() < 3 {
+        got.extend(read_available(&mut line.far));
+        assert!(start.elapsed() < Duration::from_secs(60), "only {got:?}");
+    }
+    assert_eq!(got, b"x\0y");
+}
+
 #[test]
 fn a_port_that_was_unplugged_is_gone() {
     let mut line = port();
@@ -570,10 +621,30 @@ fn messages_have_the_documented_bytes() {
         stop_bits: Some(1),
         flow: Some(FlowControl { xon_output: true, xoff_input: false, rts_cts: true }),
     };
-    let bytes = [1, 0x1f, 0x80, 0x25, 0, 0, 0, 0xc2, 1, 0, 7, 2, 1, 5];
-    assert_eq!(SerialMessage::Settings(settings).emit(), Body::from(bytes.to_vec()));
-    assert_eq!(SerialMessage::parse(&Body::from(bytes.to_vec())).unwrap(), SerialMessage::Settings(settings));
-    assert_eq!(SerialMessage::Data(Body::from(&b"ab"[..])).emit(), Body::from(&b"\0ab"[..]));
+    let rts = OutputLines { dtr: false, rts: true, breaks: false };
+    let all = OutputLines { dtr: true, rts: true, breaks: true };
+    let messages = [
+        SerialMessage::Data(Body::from(&b"ab"[..])),
+        SerialMessage::Settings(settings),
+        SerialMessage::Outputs(Outputs { lines: rts, since_us: 100_000 }),
+        SerialMessage::Outputs(Outputs { lines: all, since_us: Outputs::UNRELATED }),
+        SerialMessage::Inputs(Inputs { cts: true, dsr: false, dcd: true, ri: false }),
+        SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])),
+        SerialMessage::Fault(Fault::Corrupt, Body::from(&b"x"[..])),
+    ];
+    let page = include_str!("../../../../docs/reference/formats-serial.md");
+    let (_, vectors) = page.split_once("## Vectors").unwrap();
+    let hex = |row: &str| {
+        let digits: String = row.split('`').rev().nth(1).unwrap().replace(' ', "");
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        (0..digits.len()).step_by(2).map(byte).collect::<Vec<u8>>()
+    };
+    let rows: Vec<_> = vectors.lines().filter(|line| line.ends_with("` |")).map(hex).collect();
+    assert_eq!(rows.len(), messages.len());
+    for (message, bytes) in messages.into_iter().zip(rows) {
+        assert_eq!(SerialMessage::parse(&Body::from(bytes.clone())).unwrap(), message);
+        assert_eq!(message.emit(), Body::from(bytes));
+    }
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {
@@ -612,7 +683,7 @@ proptest! {
 
     #[test]
     fn any_bytes_that_decode_encode_to_the_same(
-        kind in 0u8..3,
+        kind in 0u8..6,
         bytes in prop::collection::vec(prop_oneof![0u8..9, any::<u8>()], 0..20),
     ) {
         let body = Body::from([&[kind], &bytes[..]].concat());
@@ -620,6 +691,44 @@ proptest! {
             prop_assert_eq!(message.emit(), body);
         }
         prop_assert!(SerialMessage::parse(&Body::new()).is_err());
+    }
+
+    #[test]
+    fn marked_bytes_are_decoded_in_pieces_of_any_size(
+        bytes in prop::collection::vec((prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0u8..3), 0..50),
+        cuts in prop::collection::vec(1usize..5, 1..50),
+    ) {
+        // Bytes without a fault, with one, and breaks, as the kernel marks them.
+        let fault = |(byte, kind): &(u8, u8)| match (kind, byte) {
+            (0, _) => (*byte, None),
+            (1, 1..) => (*byte, Some(Fault::Corrupt)),
+            _ => (0, Some(Fault::Break)),
+        };
+        let expected: Vec<_> = bytes.iter().map(fault).collect();
+        let marked: Vec<u8> = expected.iter().flat_map(|(byte, fault)| match fault {
+            Some(_) => vec![0xff, 0, *byte],
+            None if *byte == 0xff => vec![0xff; 2],
+            None => vec![*byte],
+        }).collect();
+        let (mut decoder, mut messages, mut rest) = (MarkDecoder::default(), Default::default(), &marked[..]);
+        for cut in cuts.iter().cycle() {
+            let (piece, behind) = rest.split_at(rest.len().min(*cut));
+            decoder.decode(contract::Bytes::copy_from_slice(piece), &mut messages);
+            rest = behind;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        let found: Vec<_> = messages.into_iter().flat_map(|message| {
+            let (fault, body) = match message {
+                SerialMessage::Data(body) => (None, body),
+                SerialMessage::Fault(fault, body) => (Some(fault), body),
+                other => panic!("{other:?}"),
+            };
+            body.into_bytes().to_vec().into_iter().map(move |byte| (byte, fault))
+        }).collect();
+        prop_assert_eq!(found, expected);
+        prop_assert_eq!(decoder.held_bytes(), 0);
     }
 
     #[test]

@@ -42,9 +42,10 @@ impl SinkPath {
         notices.extend(feedback.map(|message| Notice::Flow { flow, message }));
     }
 
-    /// Requests a snapshot, if received state was discarded.
+    /// Requests a snapshot, if received state was discarded, or the partner's state beside the data of a reliable flow.
     pub(super) fn request_snapshot(&self, notices: &mut Vec<Notice>) {
-        if self.sink.is_abandoned() {
+        let has_lost_state = self.plan.class == FlowClass::Reliable && self.plan.format.has_state();
+        if self.sink.is_abandoned() || has_lost_state {
             let (flow, epoch) = (self.plan.flow, self.sink.epoch());
             notices.push(Notice::Flow { flow, message: FlowControl::Resync { epoch } });
         }

@@ -1,0 +1,330 @@
+//! The adapter: a thread that answers the kernel's transfers, and exchanges messages with the worker.
+//!
+//! ```text
+//! ftdi_sio ◄─► vhci_hcd ◄── USB/IP ──► adapter ◄── messages ──► worker
+//! ```
+//!
+//! The kernel remembers which transfers are pending, so the adapter must not forget them when a worker is killed. It is therefore
+//! a thread of the broker. The worker has one end of a socket pair, with one message a packet:
+//!
+//! | direction | packet |
+//! |---|---|
+//! | adapter → worker | creation time: u64, a message of the format `serial` |
+//! | worker → adapter | a message of the format `serial`, or [`SNAPSHOT`] |
+//!
+//! Nothing waits without a bound: transfers in wait at the kernel's request, transfers out until the worker takes their bytes, and
+//! beyond [`WAITING_MAX`] changes of lines and settings only the last state is kept. The thread exits when all copies of the worker's
+//! end are closed, or when the kernel removes the adapter.
+
+use super::chip::{Answer, Change, Chip};
+use super::usbip::{self, HEADER_BYTES, Request, STALL, TRANSFER_BYTES_MAX, Transfer, WAS_UNLINKED};
+use crate::serial::{Outputs, SerialMessage, Settings};
+use crate::stream::now;
+use contract::{Body, Time};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use sys::poller::Poller;
+
+/// Request of the worker: the state of the program.
+pub(super) const SNAPSHOT: u8 = 0xff;
+/// The most bytes of the line in a packet.
+pub(super) const PIECE_BYTES: usize = 4096;
+/// The most bytes of a packet.
+pub(super) const PACKET_BYTES_MAX: usize = PIECE_BYTES + 64;
+/// Messages that wait for the worker.
+const WAITING_MAX: usize = 256;
+/// Bytes to the kernel that wait for the socket. Each transfer in brings one reply at most, so more would be an error.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Number of the endpoint of received bytes.
+const IN_ENDPOINT: u32 = 1;
+
+/// Starts the thread. Returns the kernel's end of its connection and the worker's.
+pub(super) fn start(serial_number: String) -> io::Result<(OwnedFd, OwnedFd)> {
+    let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+    let (usb, kernel) = pair(SocketType::STREAM)?;
+    let (messages, worker) = pair(SocketType::SEQPACKET)?;
+    let adapter = Adapter::new(serial_number, usb, messages);
+    let poller = Poller::new()?;
+    std::thread::Builder::new().name("adapter".into()).spawn(move || adapter.run(poller))?;
+    Ok((kernel, worker))
+}
+
+/// A connection ended.
+#[derive(Debug)]
+struct Ended;
+
+/// The thread's state.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    usb: OwnedFd,
+    messages: OwnedFd,
+    bus: Bus,
+    /// Bytes of the kernel that are no packet yet.
+    input: Vec<u8>,
+}
+
+impl Adapter {
+    fn new(serial_number: String, usb: OwnedFd, messages: OwnedFd) -> Adapter {
+        Adapter { usb, messages, bus: Bus::new(serial_number), input: Vec::new() }
+    }
+
+    fn run(mut self, mut poller: Poller) {
+        while self.turn(&mut poller).is_ok() {}
+    }
+
+    fn turn(&mut self, poller: &mut Poller) -> Result<(), Ended> {
+        self.bus.advance();
+        self.write()?;
+        poller.register(self.usb.as_fd(), true, !self.bus.output.is_empty());
+        // A worker that does not read is not read either, so that its queue of replies has a bound.
+        poller.register(self.messages.as_fd(), self.bus.chip.has_room(), !self.bus.waiting.is_empty());
+        poller.wait(None).map_err(|_| Ended)?;
+        self.read_usb()?;
+        self.read_message()
+    }
+
+    /// Writes as much as both sockets take.
+    fn write(&mut self) -> Result<(), Ended> {
+        while !self.bus.output.is_empty() {
+            match send(&self.usb, &self.bus.output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.bus.output.drain(..count)),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(_) => return Err(Ended),
+            }
+        }
+        while let Some(packet) = self.bus.waiting.front() {
+            match send(&self.messages, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => drop(self.bus.waiting.pop_front()),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(_) => return Err(Ended),
+            }
+            self.bus.advance();
+        }
+        Ok(())
+    }
+
+    fn read_usb(&mut self) -> Result<(), Ended> {
+        let mut bytes = [0; 4096];
+        match recv(&self.usb, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Ended),
+            Ok((count, _)) => self.input.extend_from_slice(&bytes[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+            Err(_) => return Err(Ended),
+        }
+        self.bus.receive(&mut self.input)
+    }
+
+    fn read_message(&mut self) -> Result<(), Ended> {
+        let mut packet = [0; PACKET_BYTES_MAX];
+        // The end of the connection shows without room, too.
+        let has_room = self.bus.chip.has_room();
+        let peek = if has_room { RecvFlags::empty() } else { RecvFlags::PEEK };
+        match recv(&self.messages, &mut packet[..], RecvFlags::DONTWAIT | peek) {
+            Ok((0, _)) => Err(Ended),
+            Ok((count, _)) if has_room => {
+                self.bus.handle_message(&packet[..count]);
+                Ok(())
+            }
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(Ended),
+        }
+    }
+}
+
+/// The chip, its pending transfers and what waits for both sockets. No I/O.
+#[derive(Debug)]
+pub(super) struct Bus {
+    chip: Chip,
+    /// Transfers that wait for received bytes: number, room.
+    reads: VecDeque<(u32, usize)>,
+    /// Transfers of bytes to send that the worker has no room for.
+    writes: VecDeque<Transfer>,
+    /// Packets to the worker.
+    waiting: VecDeque<Vec<u8>>,
+    /// Bytes to the kernel.
+    output: Vec<u8>,
+    /// Changes were dropped, so the state has to follow.
+    is_stale: bool,
+    /// The last change of the program's lines.
+    changed_at: Option<Time>,
+}
+
+impl Bus {
+    pub(super) fn new(serial_number: String) -> Bus {
+        let mut bus = Bus {
+            chip: Chip::new(serial_number),
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            waiting: VecDeque::new(),
+            output: Vec::new(),
+            is_stale: false,
+            changed_at: None,
+        };
+        // The port's lines are off until a program opens the terminal.
+        bus.send_state();
+        bus
+    }
+
+    /// Handles the complete packets of the kernel.
+    fn receive(&mut self, input: &mut Vec<u8>) -> Result<(), Ended> {
+        while let Some(request) = Request::take(input).map_err(|_| Ended)? {
+            match request {
+                Request::Submit(transfer) => self.submit(transfer),
+                Request::Unlink { sequence, target } => self.unlink(sequence, target),
+            }
+            self.advance();
+        }
+        // A packet that never ends cannot be read.
+        let is_bounded =
+            input.len() <= HEADER_BYTES + TRANSFER_BYTES_MAX && self.output.len() <= OUTPUT_BYTES_MAX;
+        is_bounded.then_some(()).ok_or(Ended)
+    }
+
+    fn submit(&mut self, transfer: Transfer) {
+        let Transfer { sequence, endpoint, is_in, length, setup, .. } = transfer;
+        match (endpoint, is_in) {
+            (0, _) => {
+                let mut changes = Vec::new();
+                match self.chip.control(setup, &mut changes) {
+                    Answer::Done(bytes) if is_in => {
+                        usbip::finish_in(sequence, &bytes[..bytes.len().min(length)], &mut self.output);
+                    }
+                    Answer::Done(_) => usbip::finish(sequence, 0, length, &mut self.output),
+                    Answer::Stall => usbip::finish(sequence, STALL, 0, &mut self.output),
+                }
+                for change in changes {
+                    self.send_change(change);
+                }
+            }
+            (IN_ENDPOINT, true) if self.reads.len() < WAITING_MAX => self.reads.push_back((sequence, length)),
+            (2, false) if self.writes.len() < WAITING_MAX => self.writes.push_back(transfer),
+            _ => usbip::finish(sequence, STALL, 0, &mut self.output),
+        }
+    }
+
+    fn unlink(&mut self, sequence: u32, target: u32) {
+        let (reads, writes) = (self.reads.len(), self.writes.len());
+        self.reads.retain(|(number, _)| *number != target);
+        self.writes.retain(|transfer| transfer.sequence != target);
+        let was_read = self.reads.len() < reads;
+        if was_read && self.reads.is_empty() {
+            self.chip.close();
+        }
+        let was_pending = was_read || self.writes.len() < writes;
+        usbip::finish_unlink(sequence, if was_pending { WAS_UNLINKED } else { 0 }, &mut self.output);
+    }
+
+    /// Completes the transfers that can be completed.
+    fn advance(&mut self) {
+        while let Some((sequence, room)) = self.reads.front().copied() {
+            let Some(transfer) = self.chip.transfer(room) else { break };
+            usbip::finish_in(sequence, &transfer, &mut self.output);
+            self.reads.pop_front();
+        }
+        while self.waiting.len() < WAITING_MAX
+            && let Some(transfer) = self.writes.pop_front()
+        {
+            for piece in transfer.data.chunks(PIECE_BYTES) {
+                self.send(SerialMessage::Data(Body::from(piece.to_vec())));
+            }
+            usbip::finish(transfer.sequence, 0, transfer.length, &mut self.output);
+        }
+        if self.is_stale && self.waiting.len() < WAITING_MAX / 2 {
+            self.send_state();
+        }
+        self.chip.is_idle = self.writes.is_empty() && self.waiting.is_empty();
+    }
+
+    fn send_change(&mut self, change: Change) {
+        if self.is_stale || self.waiting.len() >= WAITING_MAX {
+            self.is_stale = true;
+            return;
+        }
+        let now = now();
+        let message = match change {
+            Change::Settings(settings) => SerialMessage::Settings(settings),
+            Change::Outputs(lines) => {
+                let since = self.changed_at.replace(now).map(|last| now.since(last).as_micros());
+                let since_us =
+                    since.and_then(|since_us| since_us.try_into().ok()).unwrap_or(Outputs::UNRELATED);
+                SerialMessage::Outputs(Outputs { lines, since_us })
+            }
+        };
+        self.send(message);
+    }
+
+    /// Sends the state of the program.
+    fn send_state(&mut self) {
+        self.is_stale = false;
+        let (settings, lines) = self.chip.state();
+        if settings != Settings::default() {
+            self.send(SerialMessage::Settings(settings));
+        }
+        self.send(SerialMessage::Outputs(Outputs { lines, since_us: Outputs::UNRELATED }));
+    }
+
+    fn send(&mut self, message: SerialMessage) {
+        let created = now().0.to_le_bytes();
+        self.waiting.push_back([&created[..], &message.emit().into_bytes()].concat());
+    }
+
+    /// Handles a packet of the worker, which may have been compromised.
+    fn handle_message(&mut self, packet: &[u8]) {
+        if packet == [SNAPSHOT] {
+            self.is_stale = true;
+            return;
+        }
+        match SerialMessage::parse(&Body::from(packet.to_vec())) {
+            Ok(SerialMessage::Data(data)) => self.chip.receive(data.into_bytes().to_vec(), None),
+            Ok(SerialMessage::Fault(fault, data)) => {
+                self.chip.receive(data.into_bytes().to_vec(), Some(fault));
+            }
+            Ok(SerialMessage::Inputs(inputs)) => self.chip.set_inputs(inputs),
+            // The program decides about its settings.
+            Ok(SerialMessage::Settings(_) | SerialMessage::Outputs(_)) | Err(_) => {}
+        }
+    }
+}
+
+/// Entry points for the fuzzer.
+pub mod fuzz {
+    use super::*;
+
+    /// Bytes of the input that become one packet of the kernel.
+    const STEP_BYTES: usize = 12;
+
+    /// Handles `bytes` as packets of a worker, and of a kernel: as they are, and as the fields of transfers.
+    pub fn handle(bytes: &[u8]) {
+        let mut bus = Bus::new("fuzz".into());
+        for (number, piece) in bytes.chunks(STEP_BYTES).enumerate() {
+            bus.handle_message(piece);
+            if let Ok(fields) = <&[u8; STEP_BYTES]>::try_from(piece)
+                && bus.receive(&mut packet(number as u32, fields)).is_err()
+            {
+                return;
+            }
+        }
+        assert!(bus.waiting.len() < 2 * WAITING_MAX + bytes.len(), "more waits than was sent");
+        let _ = bus.receive(&mut bytes.to_vec());
+    }
+
+    fn packet(
+        sequence: u32,
+        [kind, endpoint, length_low, length_high, setup @ ..]: &[u8; STEP_BYTES],
+    ) -> Vec<u8> {
+        let length = u16::from_le_bytes([*length_low, *length_high]);
+        let is_in = u32::from(endpoint & 1);
+        let words =
+            [1 + u32::from(kind & 1), sequence, 0, is_in, u32::from(endpoint >> 1 & 3), length.into()];
+        let mut packet: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        packet.extend(u32::from(length).to_be_bytes());
+        packet.resize(HEADER_BYTES - setup.len(), 0);
+        packet.extend(setup);
+        let data_bytes = if is_in == 0 && kind & 1 == 0 { usize::from(length) } else { 0 };
+        packet.resize(HEADER_BYTES + data_bytes, *kind);
+        packet
+    }
+}

@@ -1,0 +1,138 @@
+//! `tty:NAME`: a serial port with its lines for unmodified programs. A simulated FTDI adapter on the kernel's virtual USB host
+//! controller, so that the kernel's own driver makes the terminal.
+//!
+//! | module | content |
+//! |---|---|
+//! | `vhci` | plugs an adapter in (broker) |
+//! | `adapter` | a thread of the broker that answers the kernel, whatever happens to the worker |
+//! | `chip`, `usbip` | the adapter's behaviour, the kernel's packets; no I/O |
+//! | `terminal` | the worker's partner: passes messages between the flows and the thread |
+
+mod adapter;
+mod chip;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod usbip;
+mod vhci;
+
+pub use adapter::fuzz;
+pub(crate) use vhci::own_serial_number;
+
+use crate::plain::{self, os};
+use crate::serial::flows;
+use crate::serial::path_link::{self, PathLink};
+use crate::side::wrong_side;
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, NodeName, Opened,
+    Partner, Role,
+};
+use std::path::{Path, PathBuf};
+use terminal::Terminal;
+
+/// The class `tty`, the application side of a serial port.
+#[derive(Debug)]
+pub struct Tty;
+
+/// Longest name of an adapter.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Returns the name of the adapter: the target, or the last part of its path.
+fn name(spec: &DeviceSpec) -> Result<&str, DeviceError> {
+    let name = spec.target.rsplit('/').next().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+        return Err(DeviceError::Spec {
+            what: format!("`tty:{}`", spec.target),
+            problem: "name the terminal with letters, digits, `_`, `-` and `.`, such as `tty:board` or `tty:/tmp/board`"
+                .into(),
+        });
+    }
+    Ok(name)
+}
+
+/// Returns the link that udev makes for the adapter with this name.
+fn udev_link(name: &str) -> PathBuf {
+    let product = chip::PRODUCT.replace(' ', "_");
+    format!("/dev/serial/by-id/usb-{}_{product}_{name}-if00-port0", chip::MANUFACTURER).into()
+}
+
+/// Returns the link that Outboard makes, if the target is a path.
+fn own_link(spec: &DeviceSpec) -> Option<&Path> {
+    spec.target.contains('/').then_some(Path::new(&spec.target))
+}
+
+impl DeviceClass for Tty {
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "tty",
+            summary: "a serial port with its modem lines and breaks, as a USB adapter that programs open",
+            doc: include_str!("doc.md"),
+            options: &[],
+        }
+    }
+
+    fn target(&self) -> &'static str {
+        "NAME|PATH"
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Application
+    }
+
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Serial)
+    }
+
+    fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        name(spec)?;
+        Ok(flows())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        let path = own_link(spec).map(PathBuf::from).or_else(|| name(spec).ok().map(udev_link));
+        path.map(NodeName::Link).into_iter().collect()
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+        if role != Role::Application {
+            return Err(wrong_side(self.name(), role));
+        }
+        let name = name(spec)?;
+        let (kernel, worker) = adapter::start(name.into())
+            .map_err(|error| os("starting a serial adapter".into(), error, None))?;
+        let terminal = vhci::plug(&kernel)?;
+        if let Some(path) = own_link(spec) {
+            let is_live = |_: &_, path: &Path| {
+                let target = std::fs::read_link(path).ok();
+                target.and_then(|target| own_serial_number(&target)).is_some_and(|number| number == name)
+            };
+            path_link::create(path, &terminal, self.name(), "/dev/ttyUSB", is_live)?;
+        }
+        let shown = own_link(spec).map_or_else(|| udev_link(name), PathBuf::from);
+        let description = Description {
+            class: self.name().into(),
+            summary: format!("serial terminal {} ({})", shown.display(), terminal.display()),
+            flows: flows(),
+            application: self.name(),
+            properties: terminal.to_string_lossy().into_owned().into_bytes(),
+        };
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![worker] })
+    }
+
+    fn release(&self, opened: &Opened) {
+        let terminal = String::from_utf8_lossy(&opened.description.properties).into_owned();
+        drop(own_link(&opened.spec).map(|path| PathLink { path: path.into(), target: terminal.into() }));
+    }
+
+    /// A thread of this process is the adapter.
+    fn can_hand_over(&self, _: Role) -> bool {
+        false
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let name = opened.description.summary.clone();
+        let [socket] = plain::descriptors(opened)?;
+        Ok(Box::new(Terminal::new(name, socket)))
+    }
+}

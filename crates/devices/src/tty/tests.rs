@@ -1,0 +1,348 @@
+//! Tests with the kernel's end of the adapter's connection: the transfers of `vhci_hcd` and `ftdi_sio`.
+
+use super::usbip::{HEADER_BYTES, STALL, WAS_UNLINKED};
+use super::*;
+use crate::serial::{Fault, Inputs, OutputLines, Outputs, Parity, SerialMessage, Settings, Speed};
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Pull, Pulled,
+    Pushed, Time,
+};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use testkit::partner::{Harness, conforms};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time after which nothing more comes.
+const QUIET: Duration = Duration::from_millis(50);
+const MODEM: u8 = 1;
+
+/// The kernel, the adapter's thread, and the worker's partner.
+struct Kernel {
+    usb: UnixStream,
+    worker: OwnedFd,
+    partner: Box<dyn Partner>,
+    sequence: u32,
+    /// A transfer in is pending.
+    is_reading: bool,
+    fed: u32,
+}
+
+/// The end of a transfer.
+#[derive(Debug, PartialEq)]
+struct End {
+    command: u32,
+    sequence: u32,
+    status: i32,
+    data: Vec<u8>,
+}
+
+impl Kernel {
+    fn new() -> Kernel {
+        let (usb, worker) = adapter::start("board".into()).unwrap();
+        let partner = Box::new(Terminal::new("terminal".into(), worker.try_clone().unwrap()));
+        let usb = UnixStream::from(usb);
+        usb.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut kernel = Kernel { usb, worker, partner, sequence: 0, is_reading: false, fed: 0 };
+        let off = Outputs { lines: OutputLines::default(), since_us: Outputs::UNRELATED };
+        assert_eq!(kernel.pull(), SerialMessage::Outputs(off), "the lines are off at first");
+        kernel.partner.close(crate::flows::OUT).unwrap();
+        // A program opens the terminal.
+        kernel.request(0x40, 0, 0, 0);
+        kernel
+    }
+
+    /// Sends a submit. Returns its number.
+    fn submit(&mut self, endpoint: u32, is_in: bool, length: u32, setup: [u8; 8], data: &[u8]) -> u32 {
+        self.sequence += 1;
+        let words = [1, self.sequence, 0, is_in.into(), endpoint, 0, length, 0, 0, 0];
+        let mut packet: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+        packet.extend(setup);
+        packet.extend(data);
+        self.usb.write_all(&packet).unwrap();
+        self.sequence
+    }
+
+    fn unlink(&mut self, target: u32) -> u32 {
+        self.sequence += 1;
+        let words = [2, self.sequence, 0, 0, 0, target];
+        let mut packet: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+        packet.resize(HEADER_BYTES, 0);
+        self.usb.write_all(&packet).unwrap();
+        self.sequence
+    }
+
+    /// Reads the end of a transfer. Returns `None` after the timeout.
+    fn end_of_transfer(&mut self, timeout: Duration, is_in: bool) -> Option<End> {
+        let mut header = [0; HEADER_BYTES];
+        self.usb.set_read_timeout(Some(timeout)).unwrap();
+        match self.usb.read_exact(&mut header[..1]) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
+            Err(error) => panic!("the adapter: {error}"),
+        }
+        self.usb.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.usb.read_exact(&mut header[1..]).unwrap();
+        let word = |at: usize| u32::from_be_bytes(header[4 * at..4 * at + 4].try_into().unwrap());
+        let mut data = vec![0; if is_in && word(0) == 3 { word(6) as usize } else { 0 }];
+        self.usb.read_exact(&mut data).unwrap();
+        Some(End { command: word(0), sequence: word(1), status: word(5).cast_signed(), data })
+    }
+
+    fn control(&mut self, setup: [u8; 8]) -> End {
+        let is_in = setup[0] >= 0x80;
+        let length = u16::from_le_bytes([setup[6], setup[7]]).into();
+        let sequence = self.submit(0, is_in, length, setup, &[]);
+        let end = self.end_of_transfer(PATIENCE, is_in).expect("the adapter answers");
+        assert_eq!((end.command, end.sequence), (3, sequence));
+        end
+    }
+
+    /// Sends a request of the driver without data.
+    fn request(&mut self, kind: u8, request: u8, value: u16, index: u16) {
+        let ([low, high], [index, channel]) = (value.to_le_bytes(), index.to_le_bytes());
+        assert_eq!(self.control([kind, request, low, high, index, channel, 0, 0]).status, 0);
+    }
+
+    /// The lines as `TIOCMGET` gets them.
+    fn status(&mut self) -> u8 {
+        self.control([0xc0, 5, 0, 0, 0, 0, 2, 0]).data[0] & 0xf0
+    }
+
+    fn status_becomes(&mut self, expected: u8) {
+        let start = Instant::now();
+        while self.status() != expected {
+            assert!(start.elapsed() < PATIENCE, "the lines stay {:x}", self.status());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A program writes.
+    fn write(&mut self, data: &[u8]) {
+        self.submit(2, false, data.len() as u32, [0; 8], data);
+        assert_eq!(self.end_of_transfer(PATIENCE, false).expect("the adapter takes it").status, 0);
+    }
+
+    fn open(&mut self, direction: Direction) -> FlowKey {
+        self.partner.open(&template(direction), &Attributes::default()).unwrap()
+    }
+
+    fn pull(&mut self) -> SerialMessage {
+        let (key, start) = (self.open(Direction::Out), Instant::now());
+        loop {
+            match self.partner.pull(key, Pull::Yours).unwrap() {
+                Pulled::Message(_, message) => return SerialMessage::parse(&message.body).unwrap(),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+            assert!(start.elapsed() < PATIENCE, "no message arrives");
+        }
+    }
+
+    fn push(&mut self, message: SerialMessage) {
+        let key = self.open(Direction::In);
+        let pushed = self.partner.push(key, Message::new(Time(1), message.emit())).unwrap();
+        assert!(matches!(pushed, Pushed::Taken));
+    }
+
+    /// The driver reads until nothing comes. Returns the packets.
+    fn read_packets(&mut self) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        loop {
+            if !std::mem::replace(&mut self.is_reading, true) {
+                self.submit(1, true, 512, [0; 8], &[]);
+            }
+            let Some(end) = self.end_of_transfer(QUIET, true) else { return packets };
+            self.is_reading = false;
+            packets.extend(end.data.chunks(64).map(<[u8]>::to_vec));
+        }
+    }
+}
+
+fn template(direction: Direction) -> FlowTemplate {
+    FlowTemplate { direction, format: Format::Serial, class: FlowClass::Reliable }
+}
+
+impl Harness for Kernel {
+    fn partner(&mut self) -> &mut dyn Partner {
+        self.partner.as_mut()
+    }
+
+    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
+        Some(template(direction))
+    }
+
+    fn feed(&mut self) -> Option<Vec<u8>> {
+        self.fed += 1;
+        let text = format!("line {}", self.fed);
+        self.write(text.as_bytes());
+        Some([&[0], text.as_bytes()].concat())
+    }
+
+    fn end(&mut self) -> bool {
+        false
+    }
+
+    fn body(&self, number: u64) -> Vec<u8> {
+        format!("\0{number:0200}").into_bytes()
+    }
+
+    fn seen(&self, body: &[u8]) -> Vec<u8> {
+        body[1..].to_vec()
+    }
+
+    fn taken(&mut self) -> Option<Vec<u8>> {
+        Some(self.read_packets().iter().flat_map(|packet| packet[2..].to_vec()).collect())
+    }
+}
+
+#[test]
+fn a_terminal_conforms() {
+    conforms(Kernel::new);
+}
+
+#[test]
+fn the_kernel_finds_an_adapter_with_its_name() {
+    let mut kernel = Kernel::new();
+    let device = kernel.control([0x80, 6, 0, 1, 0, 0, 18, 0]).data;
+    assert_eq!((device.len(), &device[8..12]), (18, &[0x03, 0x04, 0x01, 0x60][..]));
+    // At first the kernel asks for the head alone.
+    let head = kernel.control([0x80, 6, 0, 2, 0, 0, 9, 0]).data;
+    assert_eq!((head.len(), head[2]), (9, 32));
+    assert_eq!(kernel.control([0x80, 6, 0, 2, 0, 0, 32, 0]).data.len(), 32);
+    let number = kernel.control([0x80, 6, 3, 3, 9, 4, 255, 0]).data;
+    assert_eq!(number, [12, 3, b'b', 0, b'o', 0, b'a', 0, b'r', 0, b'd', 0]);
+    assert_eq!(kernel.control([0x80, 6, 0, 6, 0, 0, 10, 0]).status, STALL, "no other speeds");
+    kernel.request(0, 9, 1, 0);
+    assert_eq!(kernel.control([0xc0, 0x0a, 0, 0, 0, 0, 1, 0]).data, [1]);
+}
+
+#[test]
+fn lines_settings_and_data_of_a_program_arrive_in_order() {
+    let mut kernel = Kernel::new();
+    // 7E2, 115200 baud, RTS and CTS.
+    kernel.request(0x40, 4, 7 | 2 << 8 | 2 << 11, 0);
+    kernel.request(0x40, 3, 26, 0);
+    kernel.request(0x40, 2, 0, 0x100);
+    kernel.request(0x40, MODEM, 0x303, 0);
+    kernel.write(b"AT");
+    std::thread::sleep(Duration::from_millis(20));
+    kernel.request(0x40, MODEM, 0x100, 0);
+    kernel.request(0x40, 4, 7 | 2 << 8 | 2 << 11 | 1 << 14, 0);
+    let expected = Settings {
+        data_bits: Some(7),
+        parity: Some(Parity::Even),
+        stop_bits: Some(2),
+        ..Settings::default()
+    };
+    assert_eq!(kernel.pull(), SerialMessage::Settings(expected));
+    let baud = Speed { input_baud: 115_200, output_baud: 115_200 };
+    assert_eq!(kernel.pull(), SerialMessage::Settings(Settings { speed: Some(baud), ..Settings::default() }));
+    let SerialMessage::Settings(Settings { flow: Some(flow), .. }) = kernel.pull() else {
+        panic!("no flow control")
+    };
+    assert!(flow.rts_cts && !flow.xon_output);
+    let lines = |message| match message {
+        SerialMessage::Outputs(Outputs { lines, since_us }) => (lines, since_us),
+        other => panic!("no lines: {other:?}"),
+    };
+    let both = OutputLines { dtr: true, rts: true, breaks: false };
+    assert_eq!(lines(kernel.pull()), (both, Outputs::UNRELATED));
+    assert_eq!(kernel.pull(), SerialMessage::Data(Body::from(&b"AT"[..])));
+    let (one, since_us) = lines(kernel.pull());
+    assert_eq!(one, OutputLines { dtr: false, ..both });
+    assert!(since_us >= 20_000 && since_us < 60_000_000, "{since_us}");
+    assert_eq!(lines(kernel.pull()).0, OutputLines { breaks: true, ..one });
+    // A snapshot has everything once more.
+    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
+    let SerialMessage::Settings(all) = kernel.pull() else { panic!("no settings") };
+    assert_eq!((all.speed, all.data_bits, all.flow), (Some(baud), Some(7), Some(flow)));
+    assert_eq!(lines(kernel.pull()), (OutputLines { breaks: true, ..one }, Outputs::UNRELATED));
+}
+
+#[test]
+fn lines_and_faults_of_the_port_reach_the_driver_and_silence_is_neutral() {
+    let mut kernel = Kernel::new();
+    assert_eq!(kernel.read_packets(), [[1, 0x60]], "the lines at first");
+    kernel.push(SerialMessage::Inputs(Inputs { cts: true, dsr: true, dcd: false, ri: true }));
+    assert_eq!(kernel.read_packets(), [[0x71, 0x60]]);
+    assert_eq!(kernel.status(), 0x70);
+    kernel.push(SerialMessage::Fault(Fault::Corrupt, Body::from(&b"x"[..])));
+    kernel.push(SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])));
+    kernel.push(SerialMessage::Data(Body::from(&b"ok"[..])));
+    let packets = kernel.read_packets();
+    assert_eq!(packets, [vec![0x71, 0x64, b'x'], vec![0x71, 0x70, 0], vec![0x71, 0x60, b'o', b'k']]);
+    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    kernel.status_becomes(0);
+    assert!(matches!(kernel.partner.ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(1))));
+}
+
+#[test]
+fn a_new_worker_finds_the_pending_transfers() {
+    let mut kernel = Kernel::new();
+    assert_eq!(kernel.read_packets().len(), 1);
+    assert!(kernel.is_reading, "a transfer is pending");
+    kernel.partner = Box::new(Terminal::new("next".into(), kernel.worker.try_clone().unwrap()));
+    kernel.push(SerialMessage::Data(Body::from(&b"again"[..])));
+    assert_eq!(kernel.read_packets(), [b"\x01\x60again"]);
+}
+
+#[test]
+fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
+    let mut kernel = Kernel::new();
+    let mut taken = 0;
+    let held = loop {
+        let sequence = kernel.submit(2, false, 256, [0; 8], &[taken as u8; 256]);
+        if kernel.end_of_transfer(Duration::from_millis(500), false).is_none() {
+            break sequence;
+        }
+        taken += 1;
+        assert!(taken < 100_000, "nothing ever waits");
+    };
+    // Closing the terminal must not wait for the network.
+    let unlink = kernel.unlink(held);
+    let end = kernel.end_of_transfer(PATIENCE, false).unwrap();
+    assert_eq!((end.command, end.sequence, end.status), (4, unlink, WAS_UNLINKED));
+    // Changes without a bound: the last state counts.
+    for number in 0..2000 {
+        kernel.request(0x40, MODEM, 0x300 | number % 4, 0);
+    }
+    let (mut data, mut last) = (0, None);
+    while last != Some(OutputLines { dtr: true, rts: true, breaks: false }) || data < taken {
+        match kernel.pull() {
+            SerialMessage::Data(_) => data += 1,
+            SerialMessage::Outputs(Outputs { lines, .. }) => last = Some(lines),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(data, taken);
+}
+
+#[test]
+fn the_adapter_is_unplugged_when_nobody_holds_it() {
+    let Kernel { mut usb, worker, partner, .. } = Kernel::new();
+    drop((worker, partner));
+    assert_eq!(usb.read(&mut [0]).unwrap(), 0);
+    // And the worker notices that the kernel removed it.
+    let mut kernel = Kernel::new();
+    kernel.usb.shutdown(std::net::Shutdown::Both).unwrap();
+    let (key, start) = (kernel.open(Direction::Out), Instant::now());
+    while kernel.partner.pull(key, Pull::Ask).is_ok() {
+        assert!(start.elapsed() < PATIENCE, "the terminal is not gone");
+    }
+}
+
+#[test]
+fn names_are_plain_and_paths_are_links() {
+    let class = crate::find("tty").unwrap();
+    let nodes =
+        |text: &str| crate::spec::parse(text, Role::Application).map(|(_, spec)| class.nodes(&spec)).unwrap();
+    assert_eq!(nodes("tty:/tmp/board"), [NodeName::Link("/tmp/board".into())]);
+    let by_id = "/dev/serial/by-id/usb-Outboard_serial_port_board-if00-port0";
+    assert_eq!(nodes("tty:board"), [NodeName::Link(by_id.into())]);
+    for wrong in ["tty:a b", "tty:/tmp/", "tty:ü"] {
+        let (class, spec) = crate::spec::parse(wrong, Role::Application).unwrap();
+        let error = class.open(&spec, Role::Application, None).unwrap_err().to_string();
+        assert!(error.contains("letters"), "{wrong}: {error}");
+    }
+}
