@@ -222,7 +222,7 @@ fn pty() -> Answer {
     }
 }
 
-/// A module that is not loaded is a choice: whoever can use the controller can plug in any USB device.
+/// A module that is not loaded is a choice: a process that can use the controller can plug in any USB device.
 fn virtual_usb() -> Answer {
     let attach = Path::new("/sys/devices/platform/vhci_hcd.0/attach");
     let denied =

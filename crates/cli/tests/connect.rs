@@ -268,7 +268,8 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
 }
 
 /// Classes that need a kernel device, a screen or a daemon; `crates/devices` and `tests/vm` test them.
-const TESTED_ELSEWHERE: [&str; 9] = ["evdev", "uinput", "hid", "spnav", "v4l2", "x11", "window", "rfb", "fb"];
+const TESTED_ELSEWHERE: [&str; 10] =
+    ["evdev", "uinput", "hid", "spnav", "tty", "v4l2", "x11", "window", "rfb", "fb"];
 
 #[test]
 fn every_source_of_bytes_connects_to_every_sink_of_its_format() {

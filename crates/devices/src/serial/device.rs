@@ -232,7 +232,7 @@ impl Endpoint for Port {
     }
 
     fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
-        let now = now();
+        let at = now();
         if !self.line.write()? {
             return Ok(false);
         }
@@ -247,16 +247,17 @@ impl Endpoint for Port {
                 self.drain.get_or_insert_default();
             }
             SerialMessage::Settings(settings) => {
-                if !self.is_drained(now) {
+                if !self.is_drained(at) {
                     return Ok(false);
                 }
                 self.set(&settings)?;
             }
             SerialMessage::Outputs(change) => {
-                if !self.is_drained(now) || !self.spacing.is_due(&change, now) {
+                if !self.is_drained(at) || !self.spacing.is_due(&change, at) {
                     return Ok(false);
                 }
                 self.set_outputs(change.lines);
+                self.spacing.handle_made(now());
             }
             SerialMessage::Inputs(_) | SerialMessage::Fault(..) => {
                 let problem = format!("for {}: only a port sends such a message", self.line.name);

@@ -10,8 +10,9 @@
 //! port                  a ──100 ms── b ─50 ms─ c    HOLD_MIN after the arrival of a
 //! ```
 //!
-//! A change that arrives after it is due is made at once and counted; those behind it are spaced from it. The next bursts are held
-//! longer by the time that it missed; each burst after that, a little less again.
+//! A change that arrives after it is due is made at once and counted. Spacing begins at the time at which the change before was
+//! really made, so changes are never closer together at the port than at the program, however slow the network, this process or the
+//! port is. The bursts after a late change are held longer by the time that it missed; each burst after that, a little less again.
 
 use super::message::Outputs;
 use contract::Time;
@@ -31,7 +32,7 @@ const BURST_GAP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Spacing {
     hold: Duration,
-    /// The time at which the last change was due.
+    /// The time at which the last change was made.
     last: Option<Time>,
     /// The time at which the next change is due, once it has arrived.
     next: Option<Time>,
@@ -51,12 +52,13 @@ impl Spacing {
             Some(due) => due,
             None => self.due(Duration::from_micros(change.since_us.into()), now),
         };
-        self.next = Some(due);
-        if now < due {
-            return false;
-        }
-        (self.last, self.next) = (Some(due), None);
-        true
+        self.next = Some(due).filter(|_| now < due);
+        self.next.is_none()
+    }
+
+    /// Handles that the port has made the change that was due.
+    pub(crate) fn handle_made(&mut self, now: Time) {
+        self.last = Some(now);
     }
 
     /// Returns the time at which a change is due that arrives now.
@@ -106,6 +108,7 @@ mod tests {
             while !spacing.is_due(&change, Time(now_ms * 1_000_000)) {
                 now_ms = spacing.due_at().unwrap().0 / 1_000_000;
             }
+            spacing.handle_made(Time(now_ms * 1_000_000));
             made.push(now_ms);
             prev_ms = *created_ms;
         }
@@ -130,6 +133,20 @@ mod tests {
         let (made, late) =
             made(&[(START_MS, START_MS), (START_MS + 10, START_MS + 300), (START_MS + 40, START_MS + 310)]);
         assert_eq!((made, late), (vec![START_MS + 60, START_MS + 300, START_MS + 330], 1));
+    }
+
+    #[test]
+    fn a_slow_port_moves_the_changes_behind_it() {
+        let ms = |ms: u64| Time(ms * 1_000_000);
+        let change = Outputs { lines: OutputLines::default(), since_us: 50_000 };
+        let mut spacing = Spacing::default();
+        spacing.handle_made(ms(START_MS));
+        assert!(!spacing.is_due(&change, ms(START_MS + 1)));
+        assert_eq!(spacing.due_at(), Some(ms(START_MS + 50)));
+        assert!(spacing.is_due(&change, ms(START_MS + 90)));
+        spacing.handle_made(ms(START_MS + 200));
+        assert!(!spacing.is_due(&change, ms(START_MS + 201)));
+        assert_eq!(spacing.due_at(), Some(ms(START_MS + 250)));
     }
 
     #[test]

@@ -110,14 +110,6 @@ impl Kernel {
         self.control([0xc0, 5, 0, 0, 0, 0, 2, 0]).data[0] & 0xf0
     }
 
-    fn status_becomes(&mut self, expected: u8) {
-        let start = Instant::now();
-        while self.status() != expected {
-            assert!(start.elapsed() < PATIENCE, "the lines stay {:x}", self.status());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// A program writes.
     fn write(&mut self, data: &[u8]) {
         self.submit(2, false, data.len() as u32, [0; 8], data);
@@ -145,17 +137,21 @@ impl Kernel {
         assert!(matches!(pushed, Pushed::Taken));
     }
 
-    /// The driver reads until nothing comes. Returns the packets.
-    fn read_packets(&mut self) -> Vec<Vec<u8>> {
-        let mut packets = Vec::new();
-        loop {
-            if !std::mem::replace(&mut self.is_reading, true) {
-                self.submit(1, true, 512, [0; 8], &[]);
-            }
-            let Some(end) = self.end_of_transfer(QUIET, true) else { return packets };
-            self.is_reading = false;
-            packets.extend(end.data.chunks(64).map(<[u8]>::to_vec));
+    /// The driver reads. Returns the packets of the next transfer; `None` after the timeout.
+    fn transfer(&mut self, timeout: Duration) -> Option<Vec<Vec<u8>>> {
+        if !std::mem::replace(&mut self.is_reading, true) {
+            self.submit(1, true, 512, [0; 8], &[]);
         }
+        let end = self.end_of_transfer(timeout, true)?;
+        self.is_reading = false;
+        Some(end.data.chunks(64).map(<[u8]>::to_vec).collect())
+    }
+
+    /// Returns the packet of the next transfer, which has one.
+    fn packet(&mut self) -> Vec<u8> {
+        let mut packets = self.transfer(PATIENCE).expect("a packet");
+        assert_eq!(packets.len(), 1, "{packets:?}");
+        packets.remove(0)
     }
 }
 
@@ -192,7 +188,11 @@ impl Harness for Kernel {
     }
 
     fn taken(&mut self) -> Option<Vec<u8>> {
-        Some(self.read_packets().iter().flat_map(|packet| packet[2..].to_vec()).collect())
+        let mut taken = Vec::new();
+        while let Some(packets) = self.transfer(QUIET) {
+            taken.extend(packets.iter().flat_map(|packet| packet[2..].to_vec()));
+        }
+        Some(taken)
     }
 }
 
@@ -263,28 +263,35 @@ fn lines_settings_and_data_of_a_program_arrive_in_order() {
 #[test]
 fn lines_and_faults_of_the_port_reach_the_driver_and_silence_is_neutral() {
     let mut kernel = Kernel::new();
-    assert_eq!(kernel.read_packets(), [[1, 0x60]], "the lines at first");
+    assert_eq!(kernel.packet(), [1, 0x60], "the lines at first");
     kernel.push(SerialMessage::Inputs(Inputs { cts: true, dsr: true, dcd: false, ri: true }));
-    assert_eq!(kernel.read_packets(), [[0x71, 0x60]]);
+    assert_eq!(kernel.packet(), [0x71, 0x60]);
     assert_eq!(kernel.status(), 0x70);
-    kernel.push(SerialMessage::Fault(Fault::Corrupt, Body::from(&b"x"[..])));
-    kernel.push(SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])));
-    kernel.push(SerialMessage::Data(Body::from(&b"ok"[..])));
-    let packets = kernel.read_packets();
-    assert_eq!(packets, [vec![0x71, 0x64, b'x'], vec![0x71, 0x70, 0], vec![0x71, 0x60, b'o', b'k']]);
+    for (message, expected) in [
+        (SerialMessage::Fault(Fault::Corrupt, Body::from(&b"x"[..])), &[0x71, 0x64, b'x'][..]),
+        (SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])), &[0x71, 0x70, 0]),
+        (SerialMessage::Data(Body::from(&b"ok"[..])), &[0x71, 0x60, b'o', b'k']),
+    ] {
+        kernel.push(message);
+        assert_eq!(kernel.packet(), expected);
+    }
     kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
-    kernel.status_becomes(0);
+    assert_eq!(kernel.packet(), [1, 0x60]);
+    assert_eq!(kernel.status(), 0);
     assert!(matches!(kernel.partner.ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(1))));
 }
 
 #[test]
 fn a_new_worker_finds_the_pending_transfers() {
     let mut kernel = Kernel::new();
-    assert_eq!(kernel.read_packets().len(), 1);
-    assert!(kernel.is_reading, "a transfer is pending");
+    assert_eq!(kernel.packet(), [1, 0x60]);
+    kernel.submit(1, true, 512, [0; 8], &[]);
+    kernel.is_reading = true;
+    // Its answer tells that the adapter has both.
+    kernel.status();
     kernel.partner = Box::new(Terminal::new("next".into(), kernel.worker.try_clone().unwrap()));
     kernel.push(SerialMessage::Data(Body::from(&b"again"[..])));
-    assert_eq!(kernel.read_packets(), [b"\x01\x60again"]);
+    assert_eq!(kernel.packet(), b"\x01\x60again");
 }
 
 #[test]
