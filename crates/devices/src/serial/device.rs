@@ -43,7 +43,7 @@ const FIFO_BYTES: u64 = 64;
 const CHARACTER_BITS: u64 = 12;
 
 /// Interval between looks at the driver's counts of line changes. TIOCMIWAIT would block a thread that nothing can end.
-const WATCH_INTERVAL: Duration = Duration::from_millis(10);
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 /// The same while DTR and RTS are off.
 const REST_INTERVAL: Duration = Duration::from_millis(200);
 
