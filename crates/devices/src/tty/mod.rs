@@ -37,9 +37,20 @@ pub struct Tty;
 /// Longest name of an adapter.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Returns the name of the adapter: the target, or the last part of its path.
+/// Directory of udev's links.
+const UDEV_LINKS: &str = "/dev/serial/by-id/";
+/// End of udev's link to the only port of an adapter.
+const LINK_END: &str = "-if00-port0";
+
+/// Returns the start of udev's links to Outboard's adapters.
+fn link_start() -> String {
+    format!("{UDEV_LINKS}usb-{}_{}_", chip::MANUFACTURER, chip::PRODUCT.replace(' ', "_"))
+}
+
+/// Returns the name of the adapter: the target, or the last part of its path. A claim to the node replaces a name by udev's link.
 fn name(spec: &DeviceSpec) -> Result<&str, DeviceError> {
-    let name = spec.target.rsplit('/').next().unwrap_or_default();
+    let by_udev = spec.target.strip_prefix(&link_start()).and_then(|rest| rest.strip_suffix(LINK_END));
+    let name = by_udev.unwrap_or_else(|| spec.target.rsplit('/').next().unwrap_or_default());
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
         return Err(DeviceError::Spec {
@@ -53,13 +64,13 @@ fn name(spec: &DeviceSpec) -> Result<&str, DeviceError> {
 
 /// Returns the link that udev makes for the adapter with this name.
 fn udev_link(name: &str) -> PathBuf {
-    let product = chip::PRODUCT.replace(' ', "_");
-    format!("/dev/serial/by-id/usb-{}_{product}_{name}-if00-port0", chip::MANUFACTURER).into()
+    format!("{}{name}{LINK_END}", link_start()).into()
 }
 
-/// Returns the link that Outboard makes, if the target is a path.
+/// Returns the link that Outboard makes, if the target is a path and not one of udev's.
 fn own_link(spec: &DeviceSpec) -> Option<&Path> {
-    spec.target.contains('/').then_some(Path::new(&spec.target))
+    let is_own = spec.target.contains('/') && !spec.target.starts_with(UDEV_LINKS);
+    is_own.then_some(Path::new(&spec.target))
 }
 
 impl DeviceClass for Tty {

@@ -347,6 +347,9 @@ fn names_are_plain_and_paths_are_links() {
     assert_eq!(nodes("tty:/tmp/board"), [NodeName::Link("/tmp/board".into())]);
     let by_id = "/dev/serial/by-id/usb-Outboard_serial_port_board-if00-port0";
     assert_eq!(nodes("tty:board"), [NodeName::Link(by_id.into())]);
+    // As the claim to the node has it.
+    let (_, claimed) = crate::spec::parse(&format!("tty:{by_id}"), Role::Application).unwrap();
+    assert_eq!((name(&claimed).unwrap(), own_link(&claimed)), ("board", None));
     for wrong in ["tty:a b", "tty:/tmp/", "tty:ü"] {
         let (class, spec) = crate::spec::parse(wrong, Role::Application).unwrap();
         let error = class.open(&spec, Role::Application, None).unwrap_err().to_string();
