@@ -265,7 +265,7 @@ impl Driver {
         if let Some(source) = self.source.as_mut() {
             source.handle_silence_end(context(&mut self.device, &mut self.network, &self.link, now, notices));
         }
-        if let Some(sink) = &self.sink {
+        if let Some(sink) = &mut self.sink {
             sink.handle_silence_end(notices);
         }
     }

@@ -71,8 +71,10 @@ pub struct SinkPath {
     missing_at: Option<Time>,
     feedback: FeedbackSender,
     delays: Delays,
-    /// The partner's state, of a state flow.
+    /// The partner's state, unless the flow is timely.
     state: StateTracker,
+    /// The peer is silent: the partner of a reliable flow stays neutral, whatever the stages still release.
+    is_peer_silent: bool,
     /// Messages that the partner accepted.
     delivered: u64,
     drops: DropCounts,
@@ -103,6 +105,7 @@ impl SinkPath {
             feedback: FeedbackSender::default(),
             delays: Delays::default(),
             state: StateTracker::default(),
+            is_peer_silent: false,
             delivered: 0,
             drops,
             tracing: SinkTracing::default(),
@@ -153,12 +156,14 @@ impl SinkPath {
 
     /// Handles the peer's silence: discards received state and makes the partner neutral.
     pub fn handle_silence(&mut self, cx: PathContext<'_>) {
+        self.is_peer_silent = true;
         self.abandon_state();
         self.go_neutral(cx);
     }
 
     /// Requests a snapshot after silence, if received state was discarded.
-    pub fn handle_silence_end(&self, notices: &mut Vec<Notice>) {
+    pub fn handle_silence_end(&mut self, notices: &mut Vec<Notice>) {
+        self.is_peer_silent = false;
         self.request_snapshot(notices);
     }
 
@@ -264,12 +269,20 @@ impl SinkPath {
             outcome.count(&pulled);
             match pulled {
                 Pulled::Message(_, record) => {
+                    self.is_peer_silent = false;
                     let read = read_at.map(|at| (at, trace::arrival(transport.as_mut())));
                     self.receive(record, read, facts, now, notices)?;
                 }
                 Pulled::End => return Err(PathError::Closed),
                 _ => break,
             }
+        }
+        if self.is_peer_silent
+            && outcome.pushed
+            && let Some(partner) = partner.as_deref_mut()
+        {
+            // A stage released messages from before the silence.
+            let _ = partner.ctl(self.key, Ctl::Neutral);
         }
         self.finish(partner, now, notices, &mut outcome)?;
         self.report(now, facts, notices);
@@ -309,7 +322,7 @@ impl SinkPath {
             self.delays.record(message.created, now);
             self.stages.stamp(&message, Point::Handing);
             let mark = message.attributes.mark;
-            if self.plan.class == FlowClass::State {
+            if self.plan.class != FlowClass::Timely {
                 self.state.observe(&self.plan.format, &mut message.body);
             }
             match partner.push(self.key, message) {

@@ -379,9 +379,11 @@ impl SourcePath {
         Ok(true)
     }
 
-    /// Reads the device's state from a message of a state flow.
+    /// Reads the device's state from a message, unless the flow is timely.
     fn observe(&mut self, mut pulled: Pulled) -> Pulled {
-        if let (FlowClass::State, Pulled::Message(_, message)) = (self.plan.class, &mut pulled) {
+        if self.plan.class != FlowClass::Timely
+            && let Pulled::Message(_, message) = &mut pulled
+        {
             self.state.observe(&self.plan.format, &mut message.body);
         }
         pulled
@@ -392,7 +394,7 @@ impl SourcePath {
     pub fn is_holding(&self, partner: Option<&mut Box<dyn Partner>>) -> bool {
         let is_waiting = self.unsent.is_some() || !self.stages.out.messages.is_empty();
         let is_held = is_waiting || !self.source.is_settled() || self.change.active.is_some();
-        is_held || self.plan.class == FlowClass::State && !self.state.is_neutral_at(partner, self.key)
+        is_held || self.plan.class != FlowClass::Timely && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Takes the next message that has to be numbered. Messages that no record can carry are dropped.
