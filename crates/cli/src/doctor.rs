@@ -70,6 +70,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new("hidraw", "share hid:...: whole gamepads and FIDO keys of this host", hidraw()),
         Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
+        Check::new("midi", "share midi:... and attach --as midi: MIDI devices and programs", midi()),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
         Check::new(
@@ -160,6 +161,20 @@ fn hidraw() -> Answer {
             "a udev rule for those to share: SUBSYSTEM==\"hidraw\", TAG+=\"uaccess\" in /etc/udev/rules.d/70-hidraw.rules",
         ),
         (all, _) => Answer::ok(format!("{all} HID devices can be opened")),
+    }
+}
+
+fn midi() -> Answer {
+    const NODE: &str = "/dev/snd/seq";
+    match OpenOptions::new().read(true).write(true).open(NODE) {
+        Ok(_) => Answer::ok(format!("{NODE} can be opened")),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Answer::missing(format!("{NODE}: {error}"), "sudo usermod -aG audio $USER, then log in again")
+        }
+        Err(error) => Answer::limited(
+            format!("{NODE}: {error}"),
+            "sudo modprobe snd-seq; sudo modprobe snd-virmidi for programs that open a raw MIDI device",
+        ),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every source to every sink, by a raw path ("The Partner architecture" (2002), figure 3), with the real program.
 //!
 //! Sources and sinks come from the table of device classes: a class without an entry here fails the test. `tests/vm`
-//! covers `evdev`, `uinput` and `v4l2`, which need kernel devices. `crates/devices` covers screens, which never end.
+//! covers `evdev`, `uinput`, `midi` and `v4l2`, which need kernel devices. `crates/devices` covers screens, which never end.
 
 mod support;
 
@@ -268,8 +268,8 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
 }
 
 /// Classes that need a kernel device, a screen or a daemon; `crates/devices` and `tests/vm` test them.
-const TESTED_ELSEWHERE: [&str; 10] =
-    ["evdev", "uinput", "hid", "spnav", "tty", "v4l2", "x11", "window", "rfb", "fb"];
+const TESTED_ELSEWHERE: [&str; 11] =
+    ["evdev", "uinput", "hid", "spnav", "midi", "tty", "v4l2", "x11", "window", "rfb", "fb"];
 
 #[test]
 fn every_source_of_bytes_connects_to_every_sink_of_its_format() {

@@ -11,6 +11,8 @@ pub enum Format {
     Evdev,
     /// Six axes and buttons of a 3D mouse (`wire::formats::motion`).
     Motion,
+    /// MIDI messages (`wire::formats::midi`).
+    Midi,
     /// Bytes of a serial line, its settings and its lines (`devices::serial`).
     Serial,
     /// Pictures (`wire::formats::video`).
@@ -26,10 +28,11 @@ pub enum Format {
 }
 
 impl Format {
-    const NAMES: [(&'static str, Format); 9] = [
+    const NAMES: [(&'static str, Format); 10] = [
         ("bytes", Format::Bytes),
         ("evdev", Format::Evdev),
         ("motion", Format::Motion),
+        ("midi", Format::Midi),
         ("serial", Format::Serial),
         ("video", Format::Video),
         ("viewer", Format::Viewer),

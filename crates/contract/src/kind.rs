@@ -34,6 +34,8 @@ pub enum Kind {
     Camera,
     /// Pictures of a screen.
     Screen,
+    /// Notes: a keyboard of music, a synthesizer.
+    Midi,
     /// A serial line.
     Serial,
     /// Sound.
@@ -45,7 +47,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 18] = [
+    const NAMES: [(&'static str, Kind); 19] = [
         ("keyboard", Kind::Keyboard),
         ("mouse", Kind::Mouse),
         ("3d-mouse", Kind::Mouse3d),
@@ -60,6 +62,7 @@ impl Kind {
         ("input", Kind::Input),
         ("camera", Kind::Camera),
         ("screen", Kind::Screen),
+        ("midi", Kind::Midi),
         ("serial", Kind::Serial),
         ("audio", Kind::Audio),
         ("controls", Kind::Controls),
@@ -67,7 +70,7 @@ impl Kind {
     ];
 
     /// The names of all kinds.
-    pub fn names() -> [&'static str; 18] {
+    pub fn names() -> [&'static str; 19] {
         Self::NAMES.map(|(name, _)| name)
     }
 
@@ -90,6 +93,7 @@ impl Kind {
             () if has(Format::Viewer) => Kind::Screen,
             () if has(Format::Video) => Kind::Camera,
             () if has(Format::Motion) => Kind::Mouse3d,
+            () if has(Format::Midi) => Kind::Midi,
             () if has(Format::Serial) => Kind::Serial,
             () if has(Format::Audio) => Kind::Audio,
             () if has(Format::Controls) => Kind::Controls,

@@ -13,6 +13,7 @@ pub mod fb;
 pub mod file;
 mod flows;
 pub mod hid;
+pub mod midi;
 pub mod mjpeg;
 pub mod null;
 mod pace;
@@ -40,6 +41,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &evdev::Uinput,
     &hid::Hid,
     &spnav::Spnav,
+    &midi::Midi,
     &serial::Serial,
     &serial::Pty,
     &tty::Tty,

@@ -10,11 +10,12 @@
 //! | `viewer` | a key or a button is down |
 //! | `motion` | a button is down, or the cap is not in its centre |
 //! | `hid` | always: only the partner can read its reports |
+//! | `midi` | a note sounds, a pedal is down |
 //! | others | never: they have no state that a silence ends |
 
 use contract::{Body, Ctl, CtlReply, FlowKey, Format, Partner};
 use std::collections::BTreeSet;
-use wire::formats::{evdev, motion, viewer};
+use wire::formats::{evdev, midi, motion, viewer};
 
 /// Keys that are counted, at most. More keys are not down at once; a peer that says so is not neutral.
 const KEYS_MAX: usize = 256;
@@ -23,6 +24,14 @@ const EV_KEY: u16 = 1;
 const EV_ABS: u16 = 3;
 const ABS_HAT0X: u16 = 0x10;
 const ABS_HAT3Y: u16 = 0x17;
+/// Controllers of MIDI that hold notes, and the first of those that end all notes.
+const SUSTAIN: u8 = 64;
+const SOSTENUTO: u8 = 66;
+const SECOND_SUSTAIN: u8 = 69;
+const ALL_SOUND_OFF: u8 = 120;
+const ALL_NOTES_OFF: u8 = 123;
+/// Marks a pedal among the notes.
+const PEDAL: u32 = 1 << 16;
 /// Marks a hat among the keys.
 const HAT: u32 = 1 << 16;
 
@@ -83,6 +92,26 @@ impl StateTracker {
                 _ => {}
             },
             Format::Hid => self.is_moved = true,
+            Format::Midi => {
+                if let Ok(message) = midi::MidiMessage::parse(body.as_slice()) {
+                    self.handle_midi(message.as_bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes and pedals are keys with their channel.
+    fn handle_midi(&mut self, message: &[u8]) {
+        let [status, number, value] = *message else { return };
+        let key = u32::from(status & 0xf) << 8 | u32::from(number);
+        match (status & 0xf0, number) {
+            (0x80, _) => self.set(key, false),
+            (0x90, _) => self.set(key, value > 0),
+            (0xb0, SUSTAIN | SOSTENUTO | SECOND_SUSTAIN) => self.set(PEDAL | key, value > 0),
+            (0xb0, ALL_SOUND_OFF | ALL_NOTES_OFF..) => {
+                self.held.retain(|held| held & PEDAL != 0 || held >> 8 != u32::from(status & 0xf));
+            }
             _ => {}
         }
     }
@@ -145,6 +174,20 @@ mod tests {
         let moved = motion::Update::Snapshot { axes: [0, 1, 0, 0, 0, 0], pressed: vec![] };
         assert!(!neutral_after(&Format::Motion, &[moved.to_bytes()]));
         assert!(neutral_after(&Format::Bytes, &[b"any".to_vec()]));
+    }
+
+    #[test]
+    fn notes_and_pedals_of_midi_count() {
+        let is_neutral = |messages: &[[u8; 3]]| {
+            neutral_after(&Format::Midi, &messages.iter().map(|message| message.to_vec()).collect::<Vec<_>>())
+        };
+        assert!(!is_neutral(&[[0x90, 60, 1]]) && !is_neutral(&[[0x90, 60, 1], [0x81, 60, 0]]));
+        assert!(is_neutral(&[[0x90, 60, 1], [0x80, 60, 0]]) && is_neutral(&[[0x90, 60, 1], [0x90, 60, 0]]));
+        assert!(
+            is_neutral(&[[0x95, 60, 1], [0xb5, 123, 0]]) && !is_neutral(&[[0x95, 60, 1], [0xb4, 123, 0]])
+        );
+        assert!(!is_neutral(&[[0xb0, 64, 127]]) && is_neutral(&[[0xb0, 64, 127], [0xb0, 64, 0]]));
+        assert!(!is_neutral(&[[0xb0, 64, 127], [0xb0, 120, 0]]) && is_neutral(&[[0xb0, 7, 100]]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod process;
 pub mod random;
 pub mod route;
 pub mod seccomp;
+pub mod sequencer;
 pub mod signal;
 pub mod stop;
 pub mod thread;

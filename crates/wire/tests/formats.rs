@@ -8,6 +8,7 @@ use wire::formats::evdev::{
     self, EFFECT_PARAMETERS_MAX, EFFECTS_MAX, EVENTS_MAX, Effect, Event, effect_parameters, is_motion,
 };
 use wire::formats::hid::{self, REPORT_BYTES_MAX, Refused, ReportKind, SNAPSHOT_REPORTS_MAX};
+use wire::formats::midi::{MidiMessage, SYSEX_BYTES_MAX, data_bytes};
 use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
@@ -15,6 +16,7 @@ use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 const CONTROLS: &str = include_str!("../../../docs/reference/formats-controls.md");
 const EVDEV: &str = include_str!("../../../docs/reference/formats-evdev.md");
 const HID: &str = include_str!("../../../docs/reference/formats-hid.md");
+const MIDI: &str = include_str!("../../../docs/reference/formats-midi.md");
 const MOTION: &str = include_str!("../../../docs/reference/formats-motion.md");
 const VIEWER: &str = include_str!("../../../docs/reference/formats-viewer.md");
 
@@ -116,6 +118,44 @@ fn hid_is_as_documented() {
     assert!(Update::parse(&many).is_err());
     let large = Update::Snapshot(vec![vec![0; REPORT_BYTES_MAX]; 17]).to_bytes();
     assert!(Update::parse(&large).is_err());
+}
+
+#[test]
+fn midi_is_as_documented() {
+    for (title, bytes) in [
+        ("A note on", &[0x90, 60, 100][..]),
+        ("A note off", &[0x8f, 60, 64]),
+        ("A pedal", &[0xb0, 64, 127]),
+        ("A program", &[0xc3, 5]),
+        ("A clock", &[0xf8]),
+        ("A system exclusive message", &[0xf0, 0x7e, 0x7f, 6, 1, 0xf7]),
+    ] {
+        assert_eq!(vector(MIDI, title), bytes, "{title}");
+        assert_eq!(MidiMessage::parse(bytes).unwrap().as_bytes(), bytes, "{title}");
+    }
+    let sysex = |length: usize| [&[0xf0][..], &vec![1; length - 2], &[0xf7]].concat();
+    assert!(MidiMessage::parse(&sysex(SYSEX_BYTES_MAX)).is_ok() && MidiMessage::parse(&[0xf0, 0xf7]).is_ok());
+    let long = MidiMessage::parse(&sysex(SYSEX_BYTES_MAX + 1));
+    assert!(matches!(long, Err(WireError::TooLong { what: "system exclusive", .. })));
+    for (wrong, what) in [
+        (&[][..], "status"),
+        (&[0x3c], "status"),
+        (&[0xf4], "status"),
+        (&[0xf7], "status"),
+        (&[0x90, 60], "data"),
+        (&[0x90, 60, 0x80], "data"),
+        (&[0xf0, 1], "data"),
+        (&[0xf0, 0xf8, 0xf7], "data"),
+        (&[0xf8, 0], "midi message"),
+    ] {
+        let error = MidiMessage::parse(wrong).unwrap_err().to_string();
+        assert!(error.starts_with(what), "{wrong:?}: {error}");
+    }
+    for status in 0..=0xff {
+        let body = std::iter::once(status).chain(std::iter::repeat_n(0, data_bytes(status).unwrap_or(0)));
+        let is_message = MidiMessage::parse(&body.collect::<Vec<u8>>()).is_ok();
+        assert_eq!(is_message, data_bytes(status).is_some(), "{status:x}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 pub mod controls;
 pub mod evdev;
 pub mod hid;
+pub mod midi;
 pub mod motion;
 pub mod video;
 pub mod viewer;

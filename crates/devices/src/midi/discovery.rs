@@ -1,0 +1,235 @@
+//! Ports of the sequencer and raw MIDI devices of this host: listing them, finding one, and finding it again.
+
+use super::{Facts, FactsKind, OWN_PORT, Target};
+use contract::{DeviceError, Listing};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use sys::sequencer::{self, Address, Client, Port, capability, port_type};
+
+/// The kernel's sequencer.
+const SEQUENCER: &str = "/dev/snd/seq";
+/// The directory of raw MIDI devices, and the beginning of their names.
+const NODES: &str = "/dev/snd";
+const RAW: &str = "midiC";
+/// The kernel's own clients: itself, and a port that returns what it receives.
+const SYSTEM_CLIENTS: [u8; 2] = [0, 14];
+
+/// A port with its client.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) client: Client,
+    pub(super) port: Port,
+}
+
+impl Found {
+    pub(super) fn sends(&self) -> bool {
+        let both = capability::READ | capability::SUBSCRIBE_READ;
+        self.port.capabilities & both == both
+    }
+
+    pub(super) fn receives(&self) -> bool {
+        let both = capability::WRITE | capability::SUBSCRIBE_WRITE;
+        self.port.capabilities & both == both
+    }
+
+    fn is_ours(&self) -> bool {
+        self.port.name == OWN_PORT
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        let kind = match self.port.types & port_type::HARDWARE {
+            0 => FactsKind::Software,
+            _ => FactsKind::Hardware,
+        };
+        let (name, port) = (self.client.name.clone(), self.port.name.clone());
+        Facts { name, port, kind, address: self.port.address }
+    }
+}
+
+/// Opens the sequencer as a new client.
+pub(super) fn open() -> Result<OwnedFd, DeviceError> {
+    open_node(SEQUENCER, OFlags::RDWR)
+        .map_err(|error| super::os(format!("opening {SEQUENCER}"), error, Some(advice(error))))
+}
+
+fn open_node(path: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, access | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn advice(error: Errno) -> &'static str {
+    match error {
+        Errno::ACCESS | Errno::PERM => "join the group that owns it, usually `audio`",
+        Errno::BUSY => "another program has opened it",
+        _ => "load the kernel module: modprobe snd-seq",
+    }
+}
+
+/// Opens a raw MIDI device, in both directions if it has both.
+pub(super) fn open_raw(path: &str) -> Result<(OwnedFd, Facts), DeviceError> {
+    let failed = |error| super::os(format!("opening {path}"), error, Some(advice(error)));
+    let line = [OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY]
+        .into_iter()
+        .map(|access| open_node(path, access))
+        .reduce(|first, next| match first {
+            Err(Errno::NXIO | Errno::INVAL) => next,
+            other => other,
+        });
+    let line = line.unwrap_or(Err(Errno::NOENT)).map_err(failed)?;
+    let (name, port) = (raw_name(path), String::new());
+    Ok((line, Facts { name, port, kind: FactsKind::Raw, address: Address::default() }))
+}
+
+/// Returns the card and the device of a path such as `/dev/snd/midiC1D0`.
+pub(super) fn raw_numbers(path: &str) -> Option<(u32, u32)> {
+    let (card, device) = path.rsplit('/').next()?.strip_prefix(RAW)?.split_once('D')?;
+    Some((card.parse().ok()?, device.parse().ok()?))
+}
+
+/// Returns the name that the driver gave a raw device.
+fn raw_name(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let told = raw_numbers(path).and_then(|(card, device)| {
+        let text = fs::read_to_string(format!("/proc/asound/card{card}/midi{device}")).ok()?;
+        text.lines().next().map(|line| line.trim().to_string()).filter(|line| !line.is_empty())
+    });
+    told.unwrap_or_else(|| file.into())
+}
+
+fn raw_paths() -> Vec<String> {
+    let entries = fs::read_dir(NODES).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut paths: Vec<_> =
+        names.filter(|name| name.starts_with(RAW)).map(|name| format!("{NODES}/{name}")).collect();
+    paths.sort();
+    paths
+}
+
+/// Returns all ports that another client can connect to.
+pub(super) fn ports(client: BorrowedFd<'_>) -> Vec<Found> {
+    let ports_of = |found: Client| {
+        let ports = sequencer::ports(client, found.number);
+        ports.into_iter().map(move |port| Found { client: found.clone(), port })
+    };
+    let is_usable = |found: &Found| {
+        let is_open = found.port.capabilities & capability::NO_EXPORT == 0;
+        is_open && (found.sends() || found.receives())
+    };
+    sequencer::clients(client).into_iter().flat_map(ports_of).filter(is_usable).collect()
+}
+
+/// Finds the port that the user named.
+pub(super) fn find(client: BorrowedFd<'_>, target: &str) -> Result<Found, DeviceError> {
+    let wrong = |problem: String| DeviceError::Spec { what: format!("`midi:{target}`"), problem };
+    let mut found = ports(client);
+    found.retain(|found| match Target::parse(target) {
+        Target::Any => !found.is_ours() && !SYSTEM_CLIENTS.contains(&found.client.number),
+        Target::Address(address) => found.port.address == address,
+        Target::Name(name, port) => {
+            found.client.name == name && port.is_none_or(|port| found.port.address.port == port)
+        }
+    });
+    // A client without a port number means its first port.
+    if matches!(Target::parse(target), Target::Name(_, None)) {
+        found.dedup_by_key(|found| found.client.number);
+    }
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Err(wrong("there is no such MIDI port; `outboard devices` lists them".into())),
+        [one, other, ..] => {
+            let specs = [one, other].map(|found| format!("`midi:{}`", numbers(found)));
+            Err(wrong(format!("there are several: write {} or {}", specs[0], specs[1])))
+        }
+    }
+}
+
+/// Finds a known port again: by the names of its client and port, and if several have them, by its former number.
+pub(super) fn find_again(client: BorrowedFd<'_>, known: &Facts) -> Result<Found, DeviceError> {
+    let mut same: Vec<Found> = ports(client)
+        .into_iter()
+        .filter(|found| found.client.name == known.name && found.port.name == known.port && !found.is_ours())
+        .collect();
+    let at = same.iter().position(|found| found.port.address == known.address).unwrap_or(0);
+    if same.is_empty() {
+        return Err(super::os(
+            format!("looking for the MIDI port {}", known.name),
+            std::io::Error::from(std::io::ErrorKind::NotFound),
+            Some("plug it in again, or start its program"),
+        ));
+    }
+    Ok(same.swap_remove(at))
+}
+
+/// Finds a known raw device again: by its name, its former path first.
+pub(super) fn find_raw_again(target: &str, known: &Facts) -> Result<(OwnedFd, Facts), DeviceError> {
+    let others = raw_paths().into_iter().filter(|path| path != target);
+    let mut same =
+        std::iter::once(target.to_string()).chain(others).filter(|path| raw_name(path) == known.name);
+    open_raw(&same.next().unwrap_or_else(|| target.into()))
+}
+
+/// Finds the port of a raw node that `snd-virmidi` made.
+pub(super) fn find_virtual(client: BorrowedFd<'_>, path: &str) -> Result<Found, DeviceError> {
+    let numbers = raw_numbers(path);
+    let found = ports(client).into_iter().find(|found| {
+        numbers.is_some_and(|(card, device)| {
+            let is_its_name = found.client.name.ends_with(&format!(" {card}-{device}"));
+            found.client.card.is_none_or(|own| own == card)
+                && is_its_name
+                && found.sends()
+                && found.receives()
+        })
+    });
+    found.ok_or_else(|| DeviceError::Spec {
+        what: format!("`midi:{path}`"),
+        problem: "it is no raw MIDI node of snd-virmidi: load it with `modprobe snd-virmidi`, or attach the device without a \
+                  path"
+            .into(),
+    })
+}
+
+fn numbers(found: &Found) -> String {
+    format!("{}:{}", found.port.address.client, found.port.address.port)
+}
+
+/// Returns the ports of the sequencer, or without one the raw devices.
+pub(super) fn list() -> Vec<Listing> {
+    let client = match open_node(SEQUENCER, OFlags::RDWR) {
+        Ok(client) => client,
+        Err(error) if raw_paths().is_empty() && error != Errno::ACCESS => return Vec::new(),
+        Err(error) => {
+            let problem = format!("opening {SEQUENCER}: {error}: {}", advice(error));
+            let listing = |path: String| Listing {
+                summary: format!("{} (raw midi)", raw_name(&path)),
+                problem: (error == Errno::ACCESS).then(|| problem.clone()),
+                spec: format!("midi:{path}"),
+                ours: false,
+            };
+            return raw_paths().into_iter().map(listing).collect();
+        }
+    };
+    let all = ports(client.as_fd());
+    let is_device = |found: &&Found| !SYSTEM_CLIENTS.contains(&found.client.number);
+    all.iter().filter(is_device).map(|found| listing(found, &all)).collect()
+}
+
+fn listing(found: &Found, all: &[Found]) -> Listing {
+    let Found { client, port } = found;
+    let is_same =
+        |other: &&Found| other.client.name == client.name && other.port.address.port == port.address.port;
+    // A comma begins an option, and a colon a port.
+    let is_plain = !client.name.contains([',', ':', '=', '*', '?', '[']) && !client.name.is_empty();
+    let name = match is_plain && all.iter().filter(is_same).count() == 1 {
+        true => format!("{}:{}", client.name, port.address.port),
+        false => numbers(found),
+    };
+    let directions = match (found.sends(), found.receives()) {
+        (true, true) => "midi",
+        (true, false) => "midi, sends only",
+        _ => "midi, receives only",
+    };
+    let owner = if found.is_ours() { ", a node of Outboard" } else { "" };
+    let summary = format!("{} ({directions}{owner})", found.facts().title());
+    Listing { spec: format!("midi:{name}"), summary, problem: None, ours: found.is_ours() }
+}
