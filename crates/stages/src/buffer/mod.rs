@@ -72,9 +72,10 @@ fn is_play(options: &Options) -> bool {
 /// True if a full source applies backpressure instead of discarding.
 fn applies_backpressure(options: &Options, format: &Format) -> bool {
     match options.text("full") {
-        "auto" => {
-            matches!(format, Format::Evdev | Format::Serial | Format::Viewer | Format::Controls | Format::Hid)
-        }
+        "auto" => matches!(
+            format,
+            Format::Evdev | Format::Midi | Format::Serial | Format::Viewer | Format::Controls | Format::Hid
+        ),
         chosen => chosen == "wait",
     }
 }

@@ -181,6 +181,7 @@ fn full_wait_applies_backpressure_and_drops_nothing() {
     assert!(!Buffer.promises(&options(&Buffer, &given)).may_drop);
     for (full, format, waits) in [
         ("auto", Format::Evdev, true),
+        ("auto", Format::Midi, true),
         ("auto", Format::Serial, true),
         ("auto", Format::Viewer, true),
         ("auto", Format::Motion, false),

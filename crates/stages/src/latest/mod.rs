@@ -68,6 +68,7 @@ impl Pair for Latest {
     fn accept(&self, format: &Format, options: &Options) -> Result<Format, String> {
         match format {
             Format::Serial => Err("it drops messages, and a serial line needs every byte".into()),
+            Format::Midi => Err("it drops messages, and every note that begins must end".into()),
             Format::Viewer => Err("it drops messages, and a key release is sent only once".into()),
             Format::Controls => Err("it drops messages, and every setting is needed".into()),
             Format::Hid => Err("it drops messages, and every report and request of a HID device is needed".into()),

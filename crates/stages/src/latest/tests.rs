@@ -31,6 +31,7 @@ fn it_conforms() {
 fn formats_that_need_every_message_are_refused() {
     let merging = options(&Latest, &[]);
     let dropping = options(&Latest, &[("merge", "false")]);
+    assert!(Latest.accept(&Format::Midi, &merging).is_err());
     assert!(Latest.accept(&Format::Serial, &merging).is_err());
     assert!(Latest.accept(&Format::Viewer, &merging).is_err());
     for format in [Format::Evdev, Format::Motion] {

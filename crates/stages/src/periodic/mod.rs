@@ -40,7 +40,7 @@ impl Pair for Periodic {
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            Format::Serial | Format::Viewer | Format::Controls | Format::Hid => {
+            Format::Midi | Format::Serial | Format::Viewer | Format::Controls | Format::Hid => {
                 Err("it drops messages, and this format needs every one".into())
             }
             _ => Ok(format.clone()),
