@@ -29,7 +29,8 @@
 //! 2. *Search.* [`ApplicationHost::redial`] starts a thread that connects (`Search::run` in `attach/redial.rs`), and another
 //!    one until a connection succeeds. It also searches while the old connection exists and is silent.
 //! 3. *Silence.* If nothing arrives for `--limit silence`, [`ControlLink::is_silent`] returns true on each host, and
-//!    [`PeerSession::handle_silence`] informs the workers. Sinks put their partner into the neutral state.
+//!    [`PeerSession::handle_silence`] informs the workers. Sinks of state and timely flows, and of reliable ones with a
+//!    state, put their partner into the neutral state.
 //! 4. *Hello.* The application host sends the session's token, the number of messages that it has received, and the
 //!    number of this attempt ([`dial::greet`]).
 //! 5. *Welcome.* [`DeviceHost::welcome`] finds the session, and [`Session::is_newer`] refuses a connection that is older

@@ -49,7 +49,7 @@ impl Format {
     /// Returns true if a reliable flow of this format carries a state beside its data. While the peer is silent or its
     /// device is absent, the state is neutral; a snapshot restores it.
     pub fn has_state(&self) -> bool {
-        *self == Format::Serial
+        matches!(self, Format::Serial | Format::Midi)
     }
 
     /// The name used in texts and on the wire.

@@ -13,7 +13,7 @@
 //! | `midi` | a note sounds, a pedal is down |
 //! | others | never: they have no state that a silence ends |
 
-use contract::{Body, Ctl, CtlReply, FlowKey, Format, Partner};
+use contract::{Body, Ctl, CtlReply, FlowClass, FlowKey, Format, Partner};
 use std::collections::BTreeSet;
 use wire::formats::{evdev, midi, motion, viewer};
 
@@ -34,6 +34,12 @@ const ALL_NOTES_OFF: u8 = 123;
 const PEDAL: u32 = 1 << 16;
 /// Marks a hat among the keys.
 const HAT: u32 = 1 << 16;
+
+/// Returns true if the silence of the peer ends a state of the flow: of every state flow, and of a reliable one whose format
+/// has a state. Other reliable flows wait for the link with their partner as it is.
+pub(crate) fn is_tracked(class: FlowClass, format: &Format) -> bool {
+    class == FlowClass::State || class == FlowClass::Reliable && format.has_state()
+}
 
 /// The parts of one flow's state that are away from rest.
 #[derive(Debug, Clone, Default)]

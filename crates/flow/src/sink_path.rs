@@ -32,7 +32,7 @@ use crate::chain_runner::{self, ChainRunner};
 use crate::delays::Delays;
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::FeedbackSender;
-use crate::neutral::StateTracker;
+use crate::neutral::{StateTracker, is_tracked};
 use crate::recovery::RecoveryLog;
 use crate::trace;
 use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathError, RunOutcome, Wake};
@@ -71,9 +71,9 @@ pub struct SinkPath {
     missing_at: Option<Time>,
     feedback: FeedbackSender,
     delays: Delays,
-    /// The partner's state, unless the flow is timely.
+    /// The partner's state, if it is tracked.
     state: StateTracker,
-    /// The peer is silent: the partner of a reliable flow stays neutral, whatever the stages still release.
+    /// The peer is silent: the partner stays neutral, whatever the stages still release.
     is_peer_silent: bool,
     /// Messages that the partner accepted.
     delivered: u64,
@@ -173,14 +173,18 @@ impl SinkPath {
     }
 
     fn go_neutral(&mut self, cx: PathContext<'_>) {
-        if self.plan.class != FlowClass::Reliable {
-            if let Ok(chain) = build_chain(&self.plan) {
-                self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
+        let is_tracked = is_tracked(self.plan.class, &self.plan.format);
+        match self.plan.class {
+            FlowClass::Reliable if !is_tracked => return,
+            // It keeps its messages: it resumes with them.
+            FlowClass::Reliable => {}
+            FlowClass::State | FlowClass::Timely => {
+                if let Ok(chain) = build_chain(&self.plan) {
+                    self.stages.replace(ChainRunner::new(chain), "stale", cx.now, &mut self.drops);
+                }
             }
-            self.state.clear();
-        } else if !self.plan.format.has_state() {
-            return;
         }
+        self.state.clear();
         if let Some(partner) = cx.partner {
             // A partner without a neutral state returns an error, which is harmless.
             let _ = partner.ctl(self.key, Ctl::Neutral);
@@ -193,12 +197,8 @@ impl SinkPath {
         let is_due = self.acknowledger.due_at().is_some() || self.missing_at.is_some();
         let is_waiting = !self.stages.out.messages.is_empty() || self.change.late_at.is_some();
         let is_held = is_due || is_waiting || self.lifecycle.pending_end().is_some();
-        let has_state = match self.plan.class {
-            FlowClass::State => true,
-            FlowClass::Reliable => self.plan.format.has_state(),
-            FlowClass::Timely => false,
-        };
-        is_held || has_state && !self.state.is_neutral_at(partner, self.key)
+        is_held
+            || is_tracked(self.plan.class, &self.plan.format) && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Handles a control message, if it is for this flow.
@@ -278,6 +278,7 @@ impl SinkPath {
             }
         }
         if self.is_peer_silent
+            && is_tracked(self.plan.class, &self.plan.format)
             && outcome.pushed
             && let Some(partner) = partner.as_deref_mut()
         {
@@ -322,7 +323,7 @@ impl SinkPath {
             self.delays.record(message.created, now);
             self.stages.stamp(&message, Point::Handing);
             let mark = message.attributes.mark;
-            if self.plan.class != FlowClass::Timely {
+            if is_tracked(self.plan.class, &self.plan.format) {
                 self.state.observe(&self.plan.format, &mut message.body);
             }
             match partner.push(self.key, message) {

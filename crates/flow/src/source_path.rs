@@ -33,7 +33,7 @@ pub use recovery::{PEER_RESTARTED, SourceHandover};
 use crate::chain_runner::{self, ChainRunner};
 use crate::fair::{BYTES_MAX, MESSAGES_MAX};
 use crate::feedback::{FeedbackReader, SourceStatus};
-use crate::neutral::StateTracker;
+use crate::neutral::{StateTracker, is_tracked};
 use crate::pipeline_change::PipelineChangeSource;
 use crate::recovery::RecoveryLog;
 use crate::trace::Departures;
@@ -379,9 +379,9 @@ impl SourcePath {
         Ok(true)
     }
 
-    /// Reads the device's state from a message, unless the flow is timely.
+    /// Reads the device's state from a message, if it is tracked.
     fn observe(&mut self, mut pulled: Pulled) -> Pulled {
-        if self.plan.class != FlowClass::Timely
+        if is_tracked(self.plan.class, &self.plan.format)
             && let Pulled::Message(_, message) = &mut pulled
         {
             self.state.observe(&self.plan.format, &mut message.body);
@@ -394,7 +394,8 @@ impl SourcePath {
     pub fn is_holding(&self, partner: Option<&mut Box<dyn Partner>>) -> bool {
         let is_waiting = self.unsent.is_some() || !self.stages.out.messages.is_empty();
         let is_held = is_waiting || !self.source.is_settled() || self.change.active.is_some();
-        is_held || self.plan.class != FlowClass::Timely && !self.state.is_neutral_at(partner, self.key)
+        is_held
+            || is_tracked(self.plan.class, &self.plan.format) && !self.state.is_neutral_at(partner, self.key)
     }
 
     /// Takes the next message that has to be numbered. Messages that no record can carry are dropped.
