@@ -18,6 +18,9 @@ pub const MODULE_HEADER_BYTES: usize = 13;
 /// The longest reason of a drop or of a choice, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
+/// The largest body of a frame of a device or an application, in bytes: a hello with a few values, or a reason.
+pub const DEVICE_FRAME_BYTES_MAX: usize = 16 << 10;
+
 /// The most statistics, and the most choices, in a report.
 pub const REPORT_LINES_MAX: usize = 64;
 
@@ -34,6 +37,10 @@ const KEY: u8 = 7;
 const FEEDBACK: u8 = 8;
 const DROP: u8 = 9;
 const REPORT: u8 = 10;
+const NEUTRAL: u8 = 11;
+const SNAPSHOT: u8 = 12;
+const ABSENT: u8 = 13;
+const PRESENT: u8 = 14;
 
 /// A flow's key, never printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,7 +89,7 @@ pub enum ModuleFrame {
     Hello {
         /// The sender's [`MODULE_VERSION`].
         version: u16,
-        /// `source` or `sink`.
+        /// `source` or `sink`, `device` or `application`.
         role: String,
         /// The flow's format at this half.
         format: String,
@@ -117,6 +124,14 @@ pub enum ModuleFrame {
     },
     /// From the module, now and then: its report.
     Report(ModuleReport),
+    /// To a device or an application: go to the neutral state.
+    Neutral,
+    /// To a device: send the complete state.
+    Snapshot,
+    /// From a device: it is unplugged. The program goes on and waits for it.
+    Absent(String),
+    /// From a device: it is back.
+    Present,
     /// A kind that this version does not know; it is ignored.
     Unknown(u8),
 }
@@ -211,6 +226,13 @@ impl ModuleFrame {
                 body.text(cut(problem, REASON_BYTES_MAX));
                 REPORT
             }
+            ModuleFrame::Neutral => NEUTRAL,
+            ModuleFrame::Snapshot => SNAPSHOT,
+            ModuleFrame::Absent(reason) => {
+                body.text(cut(reason, REASON_BYTES_MAX));
+                ABSENT
+            }
+            ModuleFrame::Present => PRESENT,
             ModuleFrame::Unknown(kind) => *kind,
         };
         let body = body.finish();
@@ -258,6 +280,10 @@ impl ModuleFrame {
                 reason: reader.text("reason", REASON_BYTES_MAX)?.to_string(),
             },
             REPORT => ModuleFrame::Report(parse_report(&mut reader)?),
+            NEUTRAL => ModuleFrame::Neutral,
+            SNAPSHOT => ModuleFrame::Snapshot,
+            ABSENT => ModuleFrame::Absent(reader.text("reason", REASON_BYTES_MAX)?.to_string()),
+            PRESENT => ModuleFrame::Present,
             unknown => return Ok(ModuleFrame::Unknown(unknown)),
         };
         reader.end("frame")?;
