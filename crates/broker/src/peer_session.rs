@@ -325,6 +325,8 @@ impl<D> PeerSession<D> {
             }
             Notice::PartnerGone(_)
             | Notice::PartnerReturned
+            | Notice::PartnerAbsent(_)
+            | Notice::PartnerPresent
             | Notice::LinkFailed(_)
             | Notice::LinkHeldBack
             | Notice::WaysWanted(_)

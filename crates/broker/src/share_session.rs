@@ -488,6 +488,15 @@ impl Session {
                 }
                 self.common.link.send(&Control::Presence { driver, present: false, reason })?;
             }
+            // The device's program has it open and waits for it, so this host does not look for it.
+            Notice::PartnerAbsent(reason) => {
+                emit(Event::DeviceGone { name: open.name.clone(), reason: reason.clone() });
+                self.common.link.send(&Control::Presence { driver, present: false, reason })?;
+            }
+            Notice::PartnerPresent => {
+                emit(Event::DeviceBack { name: open.name.clone() });
+                self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() })?;
+            }
             Notice::PartnerReturned if device.as_ref().is_some_and(|device| device.present) => {
                 self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() })?;
             }

@@ -42,8 +42,8 @@ pub use options::{
 pub use pair::{Half, Pair, PassThrough, Promises, Shape};
 pub use partner::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError,
-    PartnerResult, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl, SAVED_STATE_BYTES_MAX,
-    TraceCtl, TraceReport, TransportCtl,
+    PartnerResult, Presence, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl,
+    SAVED_STATE_BYTES_MAX, TraceCtl, TraceReport, TransportCtl,
 };
 pub use service_error::ServiceError;
 pub use site::{Secret, Shared, Site};

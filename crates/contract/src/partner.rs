@@ -290,6 +290,15 @@ impl CtlReply {
     }
 }
 
+/// A change of a device that its partner survives: a program drives the device and waits for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Presence {
+    /// It is unplugged, for this reason.
+    Absent(String),
+    /// It is back.
+    Present,
+}
+
 /// The event to wait for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
@@ -370,6 +379,12 @@ pub trait Partner: Send {
     /// acknowledgements to send and timers to run.
     fn upkeep(&self) -> Readiness<'_> {
         Readiness::never()
+    }
+
+    /// Returns the next change of the device's presence, in the order of the messages. A partner that ends with its device returns
+    /// [`PartnerError::Gone`] instead.
+    fn presence(&mut self) -> Option<Presence> {
+        None
     }
 }
 

@@ -2,7 +2,7 @@
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
-    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
+    PartnerError, PartnerResult, Presence, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
 use sys::clock::boot_ns;
 use wire::WireError;
@@ -139,6 +139,11 @@ pub(crate) trait Endpoint: Send {
 
     /// Returns the readiness of an open flow while the slot is empty.
     fn readiness(&self, direction: Direction) -> Readiness<'_>;
+
+    /// Returns the next change of the device's presence, as [`Partner::presence`].
+    fn presence(&mut self) -> Option<Presence> {
+        None
+    }
 }
 
 /// Returns the error for a message that cannot be parsed.
@@ -204,5 +209,9 @@ impl<E: Endpoint> Partner for FlowPartner<E> {
             Direction::Out if self.slot.is_held() => Readiness::now(),
             _ => self.endpoint.readiness(direction),
         }
+    }
+
+    fn presence(&mut self) -> Option<Presence> {
+        self.endpoint.presence()
     }
 }

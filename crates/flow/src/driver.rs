@@ -14,7 +14,7 @@ use crate::types::{
 };
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowDirection, FlowKey, FlowTemplate, Partner, PartnerError,
-    PartnerResult, Pull, Pulled, Readiness, Role, SealKeys, Time, TraceCtl, TransportCtl,
+    PartnerResult, Presence, Pull, Pulled, Readiness, Role, SealKeys, Time, TraceCtl, TransportCtl,
 };
 use pipeline::Pipeline;
 use session::Limits;
@@ -416,10 +416,28 @@ impl Driver {
         if let Some(source) = self.source.as_mut() {
             source.trace_written(self.network.partner.as_mut(), writes && !self.network.is_unflushed);
         }
+        while let Some(change) = self.device.partner.as_mut().and_then(|partner| partner.presence()) {
+            self.handle_presence(change, now, notices);
+            progress = true;
+        }
         if let Some(failure) = failure {
             progress |= self.handle_failure(failure, now, poller, notices);
         }
         progress
+    }
+
+    /// Handles that a program's device was unplugged or is back. A state flow then continues with a snapshot.
+    fn handle_presence(&mut self, change: Presence, now: Time, notices: &mut Vec<Notice>) {
+        match change {
+            Presence::Absent(reason) => notices.push(Notice::PartnerAbsent(reason)),
+            Presence::Present => {
+                if let Some(source) = self.source.as_mut() {
+                    let cx = context(&mut self.device, &mut self.network, &self.link, now, notices);
+                    source.handle_partner(cx);
+                }
+                notices.push(Notice::PartnerPresent);
+            }
+        }
     }
 
     /// Lets a transport with several connections run its protocol, if something has happened on them, and reports the

@@ -53,6 +53,10 @@ pub enum Notice {
     },
     /// The device or the application's node disappeared.
     PartnerGone(String),
+    /// The device is unplugged, and its partner waits for it ([`contract::Presence`]).
+    PartnerAbsent(String),
+    /// Its partner has the device again.
+    PartnerPresent,
     /// The driver has taken over the device that returned: it misses no event from here on.
     PartnerReturned,
     /// The data connection failed.

@@ -81,6 +81,8 @@ const LINK_HELD_BACK: u8 = 8;
 const PARTNER_RETURNED: u8 = 9;
 const LOST: u8 = 11;
 const WAYS_WANTED: u8 = 12;
+const PARTNER_ABSENT: u8 = 13;
+const PARTNER_PRESENT: u8 = 14;
 /// The most connections that one report may request.
 const WAYS_WANTED_MAX: u32 = 128;
 
@@ -178,6 +180,8 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::Flow { flow, message } => put_flow_control(w.u8(SEND), *flow, message.clone()),
         Notice::PartnerGone(reason) => drop(w.u8(PARTNER_GONE).text(cut(reason))),
         Notice::PartnerReturned => drop(w.u8(PARTNER_RETURNED)),
+        Notice::PartnerAbsent(reason) => drop(w.u8(PARTNER_ABSENT).text(cut(reason))),
+        Notice::PartnerPresent => drop(w.u8(PARTNER_PRESENT)),
         Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
         Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
         Notice::WaysWanted(ways) => drop(w.u8(WAYS_WANTED).u32(*ways)),
@@ -212,6 +216,8 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         }
         PARTNER_GONE => Notice::PartnerGone(text(r, "reason")?),
         PARTNER_RETURNED => Notice::PartnerReturned,
+        PARTNER_ABSENT => Notice::PartnerAbsent(text(r, "reason")?),
+        PARTNER_PRESENT => Notice::PartnerPresent,
         LINK_FAILED => Notice::LinkFailed(text(r, "reason")?),
         LINK_HELD_BACK => Notice::LinkHeldBack,
         WAYS_WANTED => match r.u32("ways")? {

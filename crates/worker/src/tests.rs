@@ -164,6 +164,8 @@ fn reports() -> impl Strategy<Value = Report> {
             messages().prop_map(move |message| Notice::Flow { flow, message }),
             ".*".prop_map(Notice::PartnerGone),
             Just(0).prop_map(|_| Notice::PartnerReturned),
+            ".*".prop_map(Notice::PartnerAbsent),
+            Just(0).prop_map(|_| Notice::PartnerPresent),
             ".*".prop_map(Notice::LinkFailed),
             Just(0).prop_map(|_| Notice::LinkHeldBack),
             (1u32..=128).prop_map(Notice::WaysWanted),
