@@ -41,6 +41,11 @@ impl Format {
         ("audio", Format::Audio),
     ];
 
+    /// The names of all formats.
+    pub fn names() -> Vec<&'static str> {
+        Self::NAMES.iter().map(|(name, _)| *name).collect()
+    }
+
     /// Returns the format with this name.
     pub fn from_name(name: &str) -> Option<Format> {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| format.clone())

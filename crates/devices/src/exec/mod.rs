@@ -1,5 +1,17 @@
 //! `exec:COMMAND`: a program. Its output flows out, and the flow in is its input.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `program` | starts, supervises and kills the program |
+//! | `hello` | the first control frames of a program with `frame=declared` |
+//! | `declared` | such a program as a partner |
+//! | `containers` | its output |
+//! | `frames` | its control frames |
 
+mod containers;
+mod declared;
+mod frames;
+mod hello;
 mod program;
 #[cfg(test)]
 mod tests;
@@ -14,14 +26,70 @@ use contract::{
     FlowTemplate, Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError,
     PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
 };
-use program::{Outcome, Program};
+use program::{Outcome, Program, Started};
 use std::os::fd::AsFd;
 
 /// The class `exec`.
 #[derive(Debug)]
 pub struct Exec;
 
-const OPTIONS: &[OptionSpec] = &[FRAME_OPTION, MAX_OPTION];
+const OPTIONS: &[OptionSpec] = &[FRAME, MAX_OPTION];
+
+/// The option `frame`, with a value of this class alone.
+const FRAME: OptionSpec = OptionSpec {
+    doc: "framing of bytes into messages: `chunk(SIZE)`, `line` or `container`; `declared`: the program declares its format",
+    ..FRAME_OPTION
+};
+
+/// Returns true if the program declares its flows.
+fn is_declared(spec: &DeviceSpec) -> bool {
+    spec.options.text(FRAME.name) == "declared"
+}
+
+fn name(spec: &DeviceSpec) -> String {
+    format!("`{}`", spec.target)
+}
+
+fn start(spec: &DeviceSpec) -> Result<Started, DeviceError> {
+    program::start(&spec.target, is_declared(spec))
+        .map_err(|error| os(format!("starting {}", name(spec)), error, None))
+}
+
+fn refused(spec: &DeviceSpec, problem: String) -> DeviceError {
+    DeviceError::Spec { what: format!("`exec:{}`", spec.target), problem }
+}
+
+/// Starts a program that declares its flows. A program that is started `again` may take its time: the partner checks that it declares
+/// the same.
+fn open_declared(
+    spec: &DeviceSpec,
+    role: Role,
+    like: Option<&Description>,
+    again: Option<&Description>,
+) -> Result<Opened, DeviceError> {
+    let Started { output, control, frames } = start(spec)?;
+    let frames = frames.expect("the program was started with a socket for frames");
+    let description = match again {
+        Some(known) => hello::request(frames.as_fd(), role, None).map(|()| known.clone()),
+        None => hello::exchange(frames.as_fd(), role, like).and_then(|declared| {
+            like.filter(|_| role == Role::Application)
+                .map_or(Ok(()), |like| hello::check_flows(&declared, like))?;
+            let plain = plain::description(spec, declared.flows, "stdout");
+            let summary = if declared.summary.is_empty() { plain.summary } else { declared.summary };
+            Ok(Description { summary, properties: vec![declared.has_snapshots.into()], ..plain })
+        }),
+    };
+    match description {
+        Ok(description) => {
+            let descriptors = vec![output, control, frames];
+            Ok(Opened { spec: spec.clone(), role, description, descriptors })
+        }
+        Err(problem) => {
+            program::release(control.as_fd());
+            Err(refused(spec, problem))
+        }
+    }
+}
 
 impl DeviceClass for Exec {
     fn entry(&self) -> ModuleEntry {
@@ -38,21 +106,31 @@ impl DeviceClass for Exec {
     }
 
     fn flows(&self, spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
-        Framing::of(spec)?;
         if let Some(word) = program::unknown(&spec.target) {
-            let problem = format!("there is no program `{word}`");
-            return Err(DeviceError::Spec { what: format!("`exec:{}`", spec.target), problem });
+            return Err(refused(spec, format!("there is no program `{word}`")));
         }
+        if is_declared(spec) {
+            return Ok(Vec::new());
+        }
+        Framing::of(spec)?;
         Ok(plain::both_flows())
     }
 
-    fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         let flows = self.flows(spec)?;
-        let started = program::start(&spec.target)
-            .map_err(|error| os(format!("starting `{}`", spec.target), error, None))?;
+        if is_declared(spec) {
+            return open_declared(spec, role, like, None);
+        }
+        let Started { output, control, .. } = start(spec)?;
         let description = plain::description(spec, flows, "stdout");
-        let descriptors = vec![started.output, started.control];
-        Ok(Opened { spec: spec.clone(), role, description, descriptors })
+        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![output, control] })
+    }
+
+    fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
+        match is_declared(spec) {
+            true => open_declared(spec, role, None, Some(known)),
+            false => self.open(spec, role, Some(known)),
+        }
     }
 
     /// The program is a child of this process.
@@ -61,14 +139,17 @@ impl DeviceClass for Exec {
     }
 
     fn release(&self, opened: &Opened) {
-        if let [_, control] = &opened.descriptors[..] {
+        if let [_, control, ..] = &opened.descriptors[..] {
             program::release(control.as_fd());
         }
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        if is_declared(&opened.spec) {
+            return declared::partner(opened);
+        }
         let framing = Framing::of(&opened.spec)?;
-        let name = format!("`{}`", opened.spec.target);
+        let name = name(&opened.spec);
         let [output, control] = plain::descriptors(opened)?;
         let own = |end| Channel::own(end).map_err(|error| os(format!("preparing {name}"), error, None));
         let (program, input) = Program::new(control)
@@ -103,6 +184,20 @@ fn has_ended(program: &mut Program, name: &str) -> PartnerResult<bool> {
         Some(Outcome::Unknown) => "it exited, and its status is unknown".into(),
     };
     Err(PartnerError::Os { operation: format!("running {name}"), error: std::io::Error::other(failure) })
+}
+
+/// Ends the program's input after everything is written, and waits for its exit.
+fn finish(writer: &mut StreamWriter, program: &mut Program, name: &str) -> PartnerResult<CtlReply> {
+    let was_finished = writer.is_finished();
+    let finished = writer.finish()?;
+    if writer.is_finished() && !was_finished {
+        program.close_input();
+    }
+    // Only a successful exit shows that the program has processed its input.
+    match finished {
+        CtlReply::Done if !has_ended(program, name)? => Ok(CtlReply::Pending),
+        reply => Ok(reply),
+    }
 }
 
 impl ExecPartner {
@@ -158,16 +253,7 @@ impl Endpoint for ExecPartner {
             }
             Ctl::Finish => {
                 self.discard_output()?;
-                let was_finished = self.writer.is_finished();
-                let finished = self.writer.finish()?;
-                if self.writer.is_finished() && !was_finished {
-                    self.program.close_input();
-                }
-                // Only a successful exit shows that the program has processed its input.
-                match finished {
-                    CtlReply::Done if !has_ended(&mut self.program, &self.name)? => Ok(CtlReply::Pending),
-                    reply => Ok(reply),
-                }
+                finish(&mut self.writer, &mut self.program, &self.name)
             }
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {

@@ -19,11 +19,12 @@
 //! |---|---|
 //! | [`GET_INPUT`] | the supervisor replies with [`INPUT`], and with the program's input if that is open |
 //! | [`CLOSE_INPUT`] | the supervisor closes the program's input |
+//! | [`BEGIN_PART`], [`END_PART`] | the supervisor remembers that a container is partly read |
 //! | end of the stream (`shutdown`, or all copies closed) | the supervisor kills the program |
 //!
 //! | message of the supervisor, five bytes | |
 //! |---|---|
-//! | [`INPUT`], 0 | with a descriptor |
+//! | [`INPUT`], and 1 if a container is partly read, else 0 | with a descriptor |
 //! | kind and number of an [`Outcome`] | never removed from the socket, so that later workers can read it too |
 
 use bytes::BytesMut;
@@ -47,6 +48,10 @@ use sys::poller::Poller;
 const GET_INPUT: u8 = 0;
 /// Closes the program's input.
 const CLOSE_INPUT: u8 = 1;
+/// From here on a container is read in parts, so that a later worker would not find the next one.
+const BEGIN_PART: u8 = 2;
+/// The container was read completely.
+const END_PART: u8 = 4;
 /// Reply to [`GET_INPUT`]. The kinds of outcomes are in [`Outcome::emit`].
 const INPUT: u8 = 3;
 /// Size of a supervisor's message.
@@ -93,6 +98,8 @@ impl Outcome {
 pub(crate) struct Started {
     pub(crate) output: OwnedFd,
     pub(crate) control: OwnedFd,
+    /// The socket that is the program's descriptor 3, if it has one.
+    pub(crate) frames: Option<OwnedFd>,
 }
 
 /// Returns the first word of the command if the shell knows neither a program nor a command of its own by that name. A
@@ -109,30 +116,52 @@ pub(crate) fn unknown(command: &str) -> Option<&str> {
     is_unknown.then_some(word)
 }
 
-/// Starts `command` in a shell, in its own process group, so that all its processes can be killed.
-pub(crate) fn start(command: &str) -> io::Result<Started> {
+/// Starts `command` in a shell, in its own process group, so that all its processes can be killed. With `has_frames` its
+/// descriptor 3 is a socket, and its output is a socket too.
+pub(crate) fn start(command: &str, has_frames: bool) -> io::Result<Started> {
     let (control, supervisor_end) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut child = Command::new("/bin/sh")
-        .args(["-c", command])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    let ends = child.stdin.take().map(OwnedFd::from).zip(child.stdout.take().map(OwnedFd::from));
-    let (input, output) = ends.expect("both are pipes");
-    let pid = Pid::from_child(&child);
-    let watched = watch(pid).and_then(|(process, poller)| {
-        let supervisor = Supervisor { pid, process, control: supervisor_end, poller, input: Some(input) };
-        std::thread::Builder::new().name("supervisor".into()).spawn(move || supervisor.wait()).map(drop)
-    });
-    match watched {
-        Ok(()) => Ok(Started { output, control }),
-        Err(error) => {
-            kill_unsupervised(child);
-            Err(error)
+    let (report, started) = std::sync::mpsc::sync_channel(1);
+    let command = command.to_string();
+    // The supervisor starts the program: the kernel may kill a program together with the thread that started it.
+    let run = move || match Supervisor::start(&command, has_frames, supervisor_end) {
+        Ok((mut supervisor, output, frames)) => match report.send(Ok((output, frames))) {
+            Ok(()) => supervisor.wait(),
+            Err(_) => drop(supervisor.kill()),
+        },
+        Err(error) => drop(report.send(Err(error))),
+    };
+    std::thread::Builder::new().name("supervisor".into()).spawn(run)?;
+    let (output, frames) = started.recv().map_err(io::Error::other)??;
+    Ok(Started { output, control, frames })
+}
+
+/// The program and this host's ends of its descriptors.
+struct Spawned {
+    child: Child,
+    input: OwnedFd,
+    output: OwnedFd,
+    frames: Option<OwnedFd>,
+}
+
+fn spawn(command: &str, has_frames: bool) -> io::Result<Spawned> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", command]).stdin(Stdio::piped());
+    let (mut child, sockets) = match has_frames {
+        true => {
+            let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+            let ((output, their_output), (frames, their_frames)) = (pair()?, pair()?);
+            let child = sys::process::start_with(shell.stdout(their_output), vec![their_frames])?;
+            (child, Some((output, frames)))
         }
-    }
+        false => (shell.stdout(Stdio::piped()).process_group(0).spawn()?, None),
+    };
+    let input = child.stdin.take().map(OwnedFd::from).expect("it is a pipe");
+    let (output, frames) = match sockets {
+        Some((output, frames)) => (output, Some(frames)),
+        None => (child.stdout.take().map(OwnedFd::from).expect("it is a pipe"), None),
+    };
+    Ok(Spawned { child, input, output, frames })
 }
 
 fn watch(pid: Pid) -> io::Result<(OwnedFd, Poller)> {
@@ -151,10 +180,33 @@ struct Supervisor {
     control: OwnedFd,
     poller: Poller,
     input: Option<OwnedFd>,
+    /// A worker has read a part of a container.
+    is_in_part: bool,
 }
 
 impl Supervisor {
-    fn wait(mut self) {
+    /// Starts the program. Returns its supervisor, its output and the socket of its descriptor 3.
+    fn start(
+        command: &str,
+        has_frames: bool,
+        control: OwnedFd,
+    ) -> io::Result<(Supervisor, OwnedFd, Option<OwnedFd>)> {
+        let Spawned { child, input, output, frames } = spawn(command, has_frames)?;
+        let pid = Pid::from_child(&child);
+        match watch(pid) {
+            Ok((process, poller)) => {
+                let input = Some(input);
+                let supervisor = Supervisor { pid, process, control, poller, input, is_in_part: false };
+                Ok((supervisor, output, frames))
+            }
+            Err(error) => {
+                kill_unsupervised(child);
+                Err(error)
+            }
+        }
+    }
+
+    fn wait(&mut self) {
         let outcome = loop {
             if let Some(outcome) = self.outcome() {
                 break outcome;
@@ -194,10 +246,12 @@ impl Supervisor {
             match recv(&self.control, &mut message[..], RecvFlags::DONTWAIT) {
                 Ok((1, _)) if message == [GET_INPUT] => {
                     let mut reply = [0; REPLY_BYTES];
-                    reply[0] = INPUT;
+                    (reply[0], reply[1]) = (INPUT, self.is_in_part.into());
                     let _ = send_with(&self.control, &reply, self.input.as_slice());
                 }
                 Ok((1, _)) if message == [CLOSE_INPUT] => self.input = None,
+                Ok((1, _)) if message == [BEGIN_PART] => self.is_in_part = true,
+                Ok((1, _)) if message == [END_PART] => self.is_in_part = false,
                 Err(Errno::AGAIN) => return true,
                 Err(Errno::INTR) => {}
                 _ => return false,
@@ -228,12 +282,13 @@ pub(crate) fn release(control: BorrowedFd<'_>) {
 pub(crate) struct Program {
     control: OwnedFd,
     outcome: Option<Outcome>,
+    was_in_part: bool,
 }
 
 impl Program {
     /// Requests the program's input. If that has ended, returns a pipe without a reader instead.
     pub(crate) fn new(control: OwnedFd) -> io::Result<(Program, OwnedFd)> {
-        let mut program = Program { control, outcome: None };
+        let mut program = Program { control, outcome: None, was_in_part: false };
         send(&program.control, &[GET_INPUT], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).or_else(|error| {
             match error {
                 // The supervisor has exited after it reported the outcome.
@@ -245,7 +300,10 @@ impl Program {
         poller.register(program.control.as_fd(), true, false);
         poller.wait(Some(REPLY_TIMEOUT))?;
         let input = match program.peek()? {
-            Some([INPUT, ..]) => program.take()?,
+            Some([INPUT, is_in_part, ..]) => {
+                program.was_in_part = is_in_part != 0;
+                program.take()?
+            }
             Some(_) => None,
             None => return Err(io::ErrorKind::TimedOut.into()),
         };
@@ -253,9 +311,28 @@ impl Program {
         Ok((program, input.map_or_else(ended, Ok)?))
     }
 
+    /// Returns true if a worker before this one has read a part of a container, and the rest of it comes next.
+    pub(crate) fn was_in_part(&self) -> bool {
+        self.was_in_part
+    }
+
     /// Closes the supervisor's copy of the program's input.
     pub(crate) fn close_input(&self) {
-        let _ = send(&self.control, &[CLOSE_INPUT], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        self.request(CLOSE_INPUT);
+    }
+
+    /// Tells the supervisor that a container is read in parts from here on.
+    pub(crate) fn begin_part(&self) {
+        self.request(BEGIN_PART);
+    }
+
+    /// Tells the supervisor that the container was read completely.
+    pub(crate) fn end_part(&self) {
+        self.request(END_PART);
+    }
+
+    fn request(&self, message: u8) {
+        let _ = send(&self.control, &[message], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
     /// Returns the outcome if the program has exited.

@@ -217,6 +217,11 @@ impl Framing {
         Framing { frame: Frame::Chunk(1), max: wire::BODY_BYTES_MAX }
     }
 
+    /// Containers of any size.
+    pub(crate) fn containers() -> Framing {
+        Framing { frame: Frame::Container, max: wire::BODY_BYTES_MAX }
+    }
+
     /// Reads [`FRAME_OPTION`] and [`MAX_OPTION`] of a spec.
     pub(crate) fn of(spec: &DeviceSpec) -> Result<Framing, DeviceError> {
         let frame = Frame::parse(spec.options.text(FRAME_OPTION.name)).map_err(|problem| {
