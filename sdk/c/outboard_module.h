@@ -9,7 +9,8 @@
  *     int main(void) { return ob_run(&(ob_handlers){.message = pass}); }
  *
  * It runs in a shell line, between pipes, and in a pipeline as exec(source="./pass"), where descriptor 3 is a
- * socket of control frames: hello, peer, flush, gap, done. One header, C99, Linux; include it in one file, first.
+ * socket of control frames: hello, peer, flush, gap, done. A device or an application (`ob_run_device`) runs as
+ * exec:./device,frame=declared. One header, C99, Linux; include it in one file, first.
  */
 #ifndef OUTBOARD_MODULE_H
 #define OUTBOARD_MODULE_H
@@ -29,6 +30,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OB_VERSION 1
@@ -68,6 +70,31 @@ typedef struct {
     void *user;
 } ob_handlers;
 
+/* A device that a program drives, or an application that it stands in for: exec:./device,frame=declared. Only `format` is
+ * required. Handlers return OB_OK, or an error that ends the program. */
+typedef struct {
+    const char *format;     /* bytes, evdev, motion, serial, video, viewer, controls, hid, audio */
+    const char *flow_class; /* reliable, timely or state; otherwise that of the format */
+    const char *back;       /* the format of the other flow, if there is one */
+    const char *summary;    /* one line for users */
+    /* Called every `period_ms`, if that is not 0. */
+    int (*tick)(ob_module *module);
+    int period_ms;
+    /* Called when `descriptor` is readable, if that is not 0. */
+    int (*readable)(ob_module *module);
+    int descriptor;
+    /* The device is in use from now on. The options of an application name the device: class, summary, back. */
+    int (*start)(ob_module *module);
+    /* Handles one message of the flow to the program. */
+    int (*message)(ob_module *module, unsigned char *body, size_t length, uint64_t created);
+    /* The other side is silent or gone: release everything that its messages have set. */
+    int (*neutral)(ob_module *module);
+    /* Sends the complete state: after a cut, for a new user. Define it for the class `state`. */
+    int (*snapshot)(ob_module *module);
+    /* For the program's own use. */
+    void *user;
+} ob_device;
+
 typedef struct {
     unsigned char *bytes;
     size_t start, end, room;
@@ -75,7 +102,9 @@ typedef struct {
 
 struct ob_module {
     const ob_handlers *handlers;
-    const char *role;   /* "source" or "sink" */
+    const ob_device *device; /* of ob_run_device and ob_run_application */
+    int is_absent, has_ended;
+    const char *role;   /* "source" or "sink", "device" or "application" */
     const char *format; /* "bytes", "video", ... */
     size_t options;
     const char *option_names[OB_OPTIONS_MAX];
@@ -89,6 +118,7 @@ struct ob_module {
 };
 
 enum { OB_HELLO = 1, OB_PEER, OB_FLUSH, OB_DONE, OB_ERROR, OB_GAP, OB_KEY, OB_FEEDBACK, OB_DROP };
+enum { OB_NEUTRAL = 11, OB_SNAPSHOT, OB_ABSENT, OB_PRESENT };
 enum { OB_CONTAINER = 12, OB_FRAME = 13, OB_READ_BYTES = 256 << 10, OB_BURST_BYTES = 256 << 10, OB_JOIN_BYTES = 16 << 10 };
 
 static void ob_put(unsigned char *to, uint64_t value, int bytes) {
@@ -251,6 +281,29 @@ static size_t ob_put_text(unsigned char *into, size_t at, const char *text) {
     return at + 4 + length;
 }
 
+/* Sends the hello of a device or an application. */
+static int ob_declare(ob_module *module) {
+    const ob_device *device = module->device;
+    const char *values[4][2] = {{"class", device->flow_class},
+                                {"back", device->back},
+                                {"summary", device->summary},
+                                {"snapshot", device->snapshot ? "true" : NULL}};
+    size_t count = 0, room = 64 + strlen(module->role) + strlen(device->format);
+    for (int i = 0; i < 4; i++)
+        if (values[i][1]) count++, room += 16 + strlen(values[i][0]) + strlen(values[i][1]);
+    unsigned char *hello = malloc(room);
+    if (!hello) return ob_problem(module, OB_SYSTEM, "no memory");
+    ob_put(hello, OB_VERSION, 2);
+    size_t at = ob_put_text(hello, ob_put_text(hello, 2, module->role), device->format);
+    ob_put(hello + at, count, 2);
+    at += 2;
+    for (int i = 0; i < 4; i++)
+        if (values[i][1]) at = ob_put_text(hello, ob_put_text(hello, at, values[i][0]), values[i][1]);
+    int error = ob_send_frame(module, OB_HELLO, hello, at);
+    free(hello);
+    return error;
+}
+
 static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
     unsigned char *from = body, *end = body + length;
     char *into = module->texts = malloc(length + 1); /* each text's own length leaves room for its null */
@@ -268,6 +321,14 @@ static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
         if (module->options == OB_OPTIONS_MAX) continue;
         module->option_names[module->options] = name;
         module->option_values[module->options++] = value;
+    }
+    if (module->device) {
+        if (strcmp(role, module->role) != 0) {
+            snprintf(module->problem, sizeof module->problem, "this program is no %.16s, but a %s", role, module->role);
+            return OB_FAILED;
+        }
+        module->format = format;
+        return ob_declare(module);
     }
     module->role = role;
     module->format = format;
@@ -328,6 +389,9 @@ static int ob_handle_frames(ob_module *module) {
             if (!error) error = ob_write(module);
             if (!error) error = ob_report_done(module, 1);
         }
+        const ob_device *device = module->device;
+        if (device && kind == OB_NEUTRAL && device->neutral) error = device->neutral(module);
+        if (device && kind == OB_SNAPSHOT && device->snapshot && !module->is_absent) error = device->snapshot(module);
         /* Frames of a later version are ignored. */
     }
     return error;
@@ -401,12 +465,73 @@ static int ob_run_to_end(ob_module *module) {
     return ob_report_done(module, 1);
 }
 
-/* Runs a module until its input ends. Returns the exit status of the process: 0, or 1 after an error message. */
-static inline int ob_run(const ob_handlers *handlers) {
+/* The present time of a message: nanoseconds of the boot clock. */
+static inline uint64_t ob_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static int ob_set_absent(ob_module *module, int is_absent, const char *why) {
+    if (module->is_absent == is_absent) return OB_OK;
+    int error = ob_write(module); /* earlier messages precede the frame */
+    if (error) return error;
+    module->is_absent = is_absent;
+    unsigned char body[4 + 256];
+    size_t length = strlen(why) < 256 ? strlen(why) : 256;
+    ob_put(body, length, 4);
+    memcpy(body + 4, why, length);
+    return ob_send_frame(module, is_absent ? OB_ABSENT : OB_PRESENT, body, is_absent ? 4 + length : 0);
+}
+
+/* The device was unplugged: the far node stays, and is neutral. Send no message until `ob_present`. */
+static inline int ob_absent(ob_module *module, const char *why) { return ob_set_absent(module, 1, why); }
+
+/* The device is back. */
+static inline int ob_present(ob_module *module) { return ob_set_absent(module, 0, ""); }
+
+/* The flow ends after the messages so far, and so does the program. */
+static inline void ob_end(ob_module *module) { module->has_ended = 1; }
+
+static int ob_ignore(ob_module *module, unsigned char *body, size_t length, uint64_t created) {
+    (void)module, (void)body, (void)length, (void)created;
+    return OB_OK;
+}
+
+static int ob_run_device_to_end(ob_module *module) {
+    const ob_device *device = module->device;
+    if (module->control < 0) return ob_problem(module, OB_FAILED, "descriptor 3 is no socket: run it with frame=declared");
+    int error = ob_greet(module), is_application = strcmp(module->role, "application") == 0;
+    if (error) return error;
+    if (device->start && (error = device->start(module)) != OB_OK) return error;
+    uint64_t period = (uint64_t)device->period_ms * 1000000u, due = ob_now();
+    while (module->control >= 0 && !module->has_ended && !(module->at_end && is_application)) {
+        if ((error = ob_write(module)) != OB_OK) return error;
+        uint64_t now = ob_now();
+        int wait = period == 0 ? -1 : now >= due ? 0 : (int)((due - now) / 1000000u) + 1;
+        struct pollfd ready[3] = {{module->at_end ? -1 : 0, POLLIN, 0},
+                                  {module->control, POLLIN, 0},
+                                  {device->descriptor > 0 ? device->descriptor : -1, POLLIN, 0}};
+        if (poll(ready, 3, wait) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
+        if (ready[0].revents && (error = ob_receive(module)) != OB_OK) return error;
+        if ((error = ob_receive_frames(module, 0)) != OB_OK) return error;
+        if ((error = ob_handle_all(module)) != OB_OK) return error;
+        if (ready[2].revents && device->readable && (error = device->readable(module)) != OB_OK) return error;
+        if (period && (now = ob_now()) >= due) {
+            /* A late tick delays the next ones; nothing is made up for. */
+            due = due + period > now ? due + period : now;
+            if (device->tick && (error = device->tick(module)) != OB_OK) return error;
+        }
+    }
+    return ob_write(module);
+}
+
+static int ob_start(const ob_handlers *handlers, const ob_device *device, const char *role) {
     ob_module module;
     memset(&module, 0, sizeof module);
     module.handlers = handlers;
-    module.role = "source";
+    module.device = device;
+    module.role = role;
     module.format = "bytes";
     struct stat found;
     /* Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
@@ -416,7 +541,7 @@ static inline int ob_run(const ob_handlers *handlers) {
     fcntl(0, F_SETPIPE_SZ, 1 << 20); /* larger pipes need fewer switches between processes */
     fcntl(1, F_SETPIPE_SZ, 1 << 20);
 #endif
-    int has_control = module.control >= 0, error = ob_run_to_end(&module);
+    int has_control = module.control >= 0, error = device ? ob_run_device_to_end(&module) : ob_run_to_end(&module);
     if (!has_control && module.dropped > 0)
         fprintf(stderr, "module: %llu dropped (%s)\n", (unsigned long long)module.dropped, module.drop_reason);
     if (error) {
@@ -426,6 +551,21 @@ static inline int ob_run(const ob_handlers *handlers) {
     }
     free(module.in.bytes), free(module.out.bytes), free(module.frames.bytes), free(module.texts);
     return error ? 1 : 0;
+}
+
+/* Runs a module until its input ends. Returns the exit status of the process: 0, or 1 after an error message. */
+static inline int ob_run(const ob_handlers *handlers) { return ob_start(handlers, NULL, "source"); }
+
+/* Runs a device until Outboard ends, or `ob_end`. Returns the exit status. */
+static inline int ob_run_device(const ob_device *device) {
+    ob_handlers handlers = {.message = device->message ? device->message : ob_ignore, .user = device->user};
+    return ob_start(&handlers, device, "device");
+}
+
+/* Runs an application until its flow ends. Returns the exit status. */
+static inline int ob_run_application(const ob_device *application) {
+    ob_handlers handlers = {.message = application->message ? application->message : ob_ignore, .user = application->user};
+    return ob_start(&handlers, application, "application");
 }
 
 #endif

@@ -5,7 +5,8 @@
 //     outboard.run((body, created) => body);
 //
 // It runs in a shell line, between pipes, and in a pipeline as exec(source="./module.js"), where descriptor 3 is
-// a socket of control frames: hello, peer, flush, gap, done. No dependencies; Node 16 or newer, Linux.
+// a socket of control frames: hello, peer, flush, gap, done. A `Device` or an `Application` runs as
+// exec:./device.js,frame=declared. No dependencies; Node 16 or newer, Linux.
 
 const fs = require('fs');
 const net = require('net');
@@ -17,6 +18,7 @@ const FRAME_BYTES_MAX = 1 << 20;
 const CONTAINER_BYTES = 12;
 const FRAME_BYTES = 13;
 const [HELLO, PEER, FLUSH, DONE, ERROR, GAP, , , DROP] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+const [NEUTRAL, SNAPSHOT, ABSENT, PRESENT] = [11, 12, 13, 14];
 const BURST_BYTES = 256 << 10;
 const SLICES_MAX = 1000;
 const JOIN_BYTES = 4096;
@@ -69,6 +71,55 @@ class Module {
   sendToPeer(control) {
     this.runner.sendToPeer(Buffer.from(control));
   }
+}
+
+/**
+ * A device that a program drives: exec:./device.js,frame=declared. Set `format`, define the handlers that it needs, and call
+ * `send` from them or from events of your own.
+ */
+class Device {
+  role = 'device';
+  format = 'bytes'; // bytes, evdev, motion, serial, video, viewer, controls, hid, audio
+  flowClass = ''; // reliable, timely or state; otherwise that of the format
+  back = ''; // the format of the flow to the device, if there is one
+  summary = ''; // one line for users
+  period = 0; // milliseconds between calls of `tick`
+  device = {}; // of an application: format, class, summary, back of the device that it stands in for
+
+  /** The device is in use from now on. */
+  start() {}
+  /** Called every `period` milliseconds. */
+  tick() {}
+  /** Handles one message of the flow to the program: a Buffer, and its creation time (a BigInt). */
+  message(body, created) {}
+  /** The other side is silent or gone: release everything that its messages have set. */
+  neutral() {}
+  /** Sends the complete state: after a cut, for a new user. Define it for the class `state`. */
+  snapshot() {}
+
+  /** Sends one message of the format. `created`: nanoseconds of the boot clock, a BigInt; otherwise the time of reading. */
+  send(body, created = 0n) {
+    if (!this.runner.isPresent) throw new ModuleError('a message of an absent device: call present() before');
+    this.runner.push(Buffer.from(body), created);
+    this.runner.write();
+  }
+  /** The device was unplugged: the far node stays, and is neutral. */
+  absent(why = 'unplugged') {
+    this.runner.setPresent(false, why);
+  }
+  /** The device is back. */
+  present() {
+    this.runner.setPresent(true, '');
+  }
+  /** The flow ends after the messages so far, and so does the program. */
+  end() {
+    process.exit(0);
+  }
+}
+
+/** A program that stands in for a device on the application host: --as exec:./viewer.js,frame=declared. */
+class Application extends Device {
+  role = 'application';
 }
 
 /** Bytes that arrive in pieces and are taken from the front. */
@@ -243,20 +294,33 @@ class Runner {
     }
   }
 
-  greet() {
+  /** Returns the hello of the runner, or nothing before it has come. */
+  receiveHello() {
     if (this.frames.length === 0) {
       if (!this.hasControl) throw new Closed('the control channel ended before a hello');
-      return false;
+      return undefined;
     }
     const { kind, body } = this.frames.shift();
     if (kind !== HELLO) throw new ProtocolError(`the first control frame is no hello, but of kind ${kind}`);
-    const { version, role, format, options } = parseHello(body);
-    if (version !== VERSION) {
-      throw new ProtocolError(`the hello is of version ${version}, this module speaks ${VERSION}`);
+    const hello = parseHello(body);
+    if (hello.version !== VERSION) {
+      throw new ProtocolError(`the hello is of version ${hello.version}, this module speaks ${VERSION}`);
     }
+    return hello;
+  }
+
+  sendHello(role, format, values) {
+    const named = Object.entries(values).filter(([, value]) => value);
+    const head = [number(VERSION, 2), text(role), text(format), number(named.length, 2)];
+    this.sendFrame(HELLO, Buffer.concat(head.concat(...named.map(([name, value]) => [text(name), text(value)]))));
+  }
+
+  greet() {
+    const hello = this.receiveHello();
+    if (!hello) return false;
+    const { role, format, options } = hello;
     Object.assign(this.module, { role, format, options });
-    const answer = [number(VERSION, 2), text(role), text(format), number(1, 2), text('done'), text('true')];
-    this.sendFrame(HELLO, Buffer.concat(answer));
+    this.sendHello(role, format, { done: 'true' });
     this.isGreeted = true;
     this.start();
     return true;
@@ -302,6 +366,56 @@ class Runner {
     if (this.hasControl) return this.sendFrame(DROP, Buffer.concat([number(1, 8), text(reason.slice(0, 64))]));
     const name = this.dropped.has(reason) || this.dropped.size < REASONS_MAX ? reason : 'other';
     this.dropped.set(name, (this.dropped.get(name) || 0) + 1);
+  }
+}
+
+class DeviceRunner extends Runner {
+  isPresent = true;
+
+  run() {
+    this.guard(() => {
+      const advice = 'descriptor 3 is no socket: run it as exec:PROGRAM,frame=declared';
+      if (!this.hasControl) throw new ModuleError(advice);
+    });
+    super.run();
+    // A device lives as long as its runner, whether its input has ended or not.
+    this.socket.ref();
+  }
+
+  greet() {
+    const hello = this.receiveHello();
+    if (!hello) return false;
+    const device = this.module;
+    if (hello.role !== device.role) throw new ModuleError(`this program is no ${hello.role}, but a ${device.role}`);
+    device.device = { ...hello.options, format: hello.format };
+    const snapshot = device.snapshot === Device.prototype.snapshot ? '' : 'true';
+    const { summary, flowClass, back } = device;
+    this.sendHello(device.role, device.format, { summary, class: flowClass, back, snapshot });
+    this.isGreeted = true;
+    device.start();
+    if (device.period > 0) setInterval(() => this.guard(() => device.tick()), device.period);
+    return true;
+  }
+
+  turn() {
+    this.isScheduled = false;
+    this.cutFrames();
+    if (!this.isGreeted && !this.greet()) return;
+    this.handleAll();
+    this.write();
+    const isOver = this.atEnd && this.module.role === 'application';
+    if (!this.hasControl || isOver) process.exit(0);
+  }
+
+  handleFrame({ kind }) {
+    if (kind === NEUTRAL) this.module.neutral();
+    else if (kind === SNAPSHOT && this.isPresent) this.module.snapshot();
+  }
+
+  setPresent(isPresent, why) {
+    if (isPresent === this.isPresent) return;
+    this.isPresent = isPresent;
+    this.sendFrame(isPresent ? PRESENT : ABSENT, isPresent ? Buffer.alloc(0) : text(why.slice(0, 64)));
   }
 }
 
@@ -363,12 +477,28 @@ function parseHello(body) {
 }
 
 /**
- * Runs `handler`, a Module or a function of body and creation time, until its input ends; then ends the process.
+ * Runs `handler`, a Module, a Device, an Application, or a function of body and creation time, until its input ends; then
+ * ends the process.
  * Reports an error on standard error and to the runner, with exit status 1.
  */
 function run(handler) {
+  if (handler instanceof Device) {
+    new DeviceRunner(handler).run();
+    return;
+  }
   const module = handler instanceof Module ? handler : Object.assign(new Module(), { message: handler });
   new Runner(module).run();
 }
 
-module.exports = { VERSION, BODY_BYTES_MAX, Closed, Drop, Module, ModuleError, ProtocolError, run };
+module.exports = {
+  VERSION,
+  BODY_BYTES_MAX,
+  Application,
+  Closed,
+  Device,
+  Drop,
+  Module,
+  ModuleError,
+  ProtocolError,
+  run,
+};

@@ -4,7 +4,8 @@
     outboard_module.run(lambda body, created: body.upper())
 
 It runs in a shell line, between pipes, and in a pipeline as exec(source="./upper.py"), where descriptor 3 is
-a socket of control frames: hello, peer, flush, gap, done. No dependencies; Python 3.8 or newer, Linux.
+a socket of control frames: hello, peer, flush, gap, done. A `Device` or an `Application` runs as
+exec:./device.py,frame=declared. No dependencies; Python 3.8 or newer, Linux.
 """
 
 import os
@@ -13,8 +14,20 @@ import socket
 import stat
 import struct
 import sys
+import time
 
-__all__ = ["BODY_BYTES_MAX", "VERSION", "Closed", "Drop", "Module", "ModuleError", "ProtocolError", "run"]
+__all__ = [
+    "BODY_BYTES_MAX",
+    "VERSION",
+    "Application",
+    "Closed",
+    "Device",
+    "Drop",
+    "Module",
+    "ModuleError",
+    "ProtocolError",
+    "run",
+]
 
 VERSION = 1
 BODY_BYTES_MAX = 64 << 20
@@ -23,6 +36,7 @@ FRAME_BYTES_MAX = 1 << 20
 _CONTAINER = struct.Struct("<IQ")
 _FRAME = struct.Struct("<IBQ")
 _HELLO, _PEER, _FLUSH, _DONE, _ERROR, _GAP, _KEY, _FEEDBACK, _DROP = range(1, 10)
+_NEUTRAL, _SNAPSHOT, _ABSENT, _PRESENT = range(11, 15)
 _READ_BYTES = 256 << 10
 _BURST_BYTES = 256 << 10
 _SLICES_MAX = 1000
@@ -85,13 +99,75 @@ class _Function(Module):
         self.message = function
 
 
+class Device:
+    """A device that a program drives: exec:./device.py,frame=declared. Set `format`, and define the handlers that it
+    needs: `tick` with a `period`, or `readable` with a `descriptor`. No two of them run at the same time.
+
+    `send(body)` sends one message of the format. `absent(why)` and `present()` tell that the device was unplugged and is
+    back; the far node stays and is neutral meanwhile. An exception ends the program, and with it the flow."""
+
+    role = "device"
+    format = "bytes"  # bytes, evdev, motion, serial, video, viewer, controls, hid, audio
+    flow_class = ""  # reliable, timely or state; otherwise that of the format
+    back = ""  # the format of the flow to the device, if there is one
+    summary = ""  # one line for users
+    period = None  # seconds between calls of `tick`
+    device = {}  # of an application: format, class, summary, back of the device that it stands in for
+
+    def start(self):
+        """The device is in use from now on."""
+
+    def tick(self):
+        """Called every `period` seconds."""
+
+    def readable(self):
+        """`descriptor` has something to read: the device itself."""
+
+    descriptor = None  # a file or a number to wait for, for `readable`
+
+    def message(self, body, created):
+        """Handles one message of the flow to the program."""
+
+    def neutral(self):
+        """The other side is silent or gone: release everything that its messages have set."""
+
+    def snapshot(self):
+        """Sends the complete state: after a cut, for a new user. Define it for the class `state`."""
+
+    def send(self, body, created=None):
+        """Sends one message. `created`: nanoseconds of CLOCK_BOOTTIME, or else the present time."""
+        if not self._runner.is_present:
+            raise ModuleError("a message of an absent device: call present() before")
+        self._runner.push(body, created or time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def absent(self, why="unplugged"):
+        """The device was unplugged."""
+        self._runner.set_present(False, why)
+
+    def present(self):
+        """The device is back."""
+        self._runner.set_present(True, "")
+
+    def end(self):
+        """The flow ends after the messages so far, and so does the program."""
+        self._runner.has_ended = True
+
+
+class Application(Device):
+    """A program that stands in for a device on the application host: --as exec:./viewer.py,frame=declared. It handles
+    each `message` of its `format`; `send` sends one of the format `back`."""
+
+    role = "application"
+
+
 def run(handler):
-    """Runs `handler`, a `Module` or a function of body and creation time, until its input ends; then ends the
-    process. Reports an error on standard error and to the runner, with exit status 1."""
-    module = handler if isinstance(handler, Module) else _Function(handler)
+    """Runs `handler`, a `Module`, a `Device`, an `Application`, or a function of body and creation time, until its
+    input ends; then ends the process. Reports an error on standard error and to the runner, with exit status 1."""
+    is_device = isinstance(handler, Device)
+    module = handler if isinstance(handler, (Module, Device)) else _Function(handler)
     runner = None
     try:
-        runner = _Runner(module)
+        runner = _DeviceRunner(module) if is_device else _Runner(module)
         runner.run()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -244,7 +320,7 @@ class _Runner:
 
     # Control.
 
-    def greet(self):
+    def receive_hello(self):
         while not self.frames:
             self.receive_frames(0)
             if self.control is None:
@@ -255,10 +331,16 @@ class _Runner:
         version, role, format_, options = _parse_hello(body)
         if version != VERSION:
             raise ProtocolError("the hello is of version %d, this module speaks %d" % (version, VERSION))
+        return role, format_, options
+
+    def greet(self):
+        role, format_, options = self.receive_hello()
         self.module.role, self.module.format, self.module.options = role, format_, options
-        answer = struct.pack("<H", VERSION) + _text(role) + _text(format_)
-        answer += struct.pack("<H", 1) + _text("done") + _text("true")
-        self.send_frame(_HELLO, answer)
+        self.send_hello(role, format_, {"done": "true"})
+
+    def send_hello(self, role, format_, values):
+        hello = struct.pack("<H", VERSION) + _text(role) + _text(format_) + struct.pack("<H", len(values))
+        self.send_frame(_HELLO, hello + b"".join(_text(name) + _text(value) for name, value in values.items()))
 
     def receive_frames(self, flags):
         while self.control:
@@ -324,6 +406,71 @@ class _Runner:
 
     def say_error(self, problem):
         self.send_frame(_ERROR, problem.encode("utf-8", "replace")[:4096].decode("utf-8", "ignore").encode())
+
+
+class _DeviceRunner(_Runner):
+    is_present, has_ended = True, False
+
+    def greet(self):
+        device = self.module
+        role, format_, options = self.receive_hello()
+        if role != device.role:
+            raise ModuleError("this program is no %s, but a %s" % (role, device.role))
+        device.device = dict(options, format=format_)
+        values = {"summary": device.summary, "class": device.flow_class, "back": device.back}
+        if type(device).snapshot is not Device.snapshot:
+            values["snapshot"] = "true"
+        self.send_hello(role, device.format, {name: value for name, value in values.items() if value})
+
+    def run(self):
+        if not self.control:
+            raise ModuleError("descriptor 3 is no socket: run it as exec:%s,frame=declared" % _name())
+        device = self.module
+        self.greet()
+        device.start()
+        poller = select.poll()
+        poller.register(self.data_in, select.POLLIN)
+        poller.register(self.control, select.POLLIN)
+        if device.descriptor is not None:
+            poller.register(device.descriptor, select.POLLIN)
+            own = device.descriptor if isinstance(device.descriptor, int) else device.descriptor.fileno()
+        due = time.monotonic()
+        while self.control and not self.has_ended and not (self.at_end and device.role == "application"):
+            self.write()
+            wait = None
+            if device.period is not None:
+                wait = max(0, due - time.monotonic()) * 1000
+            ready = [descriptor for descriptor, _ in poller.poll(wait)]
+            if self.data_in in ready:
+                self.receive()
+                if self.at_end:
+                    poller.unregister(self.data_in)
+            self.receive_frames(socket.MSG_DONTWAIT)
+            self.handle_all()
+            if device.descriptor is not None and own in ready:
+                device.readable()
+            if device.period is not None and time.monotonic() >= due:
+                # A late tick delays the next ones; nothing is made up for.
+                due = max(due + device.period, time.monotonic())
+                device.tick()
+        self.write()
+
+    def handle_frame(self, kind, body):
+        if kind == _NEUTRAL:
+            self.module.neutral()
+        elif kind == _SNAPSHOT and self.is_present:
+            self.module.snapshot()
+
+    def set_present(self, is_present, why):
+        if is_present == self.is_present:
+            return
+        # Earlier messages precede the frame.
+        self.write()
+        self.is_present = is_present
+        if is_present:
+            self.send_frame(_PRESENT, b"")
+        else:
+            self.send_frame(_ABSENT, _text(why[:64]))
 
 
 def _control(number):

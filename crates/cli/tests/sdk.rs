@@ -143,6 +143,58 @@ fn every_sdk_reports_errors_and_exits() {
     });
 }
 
+/// Starts a device and checks what it declares.
+fn declared(words: &[String]) -> Driven {
+    let mut device = Driven::start(words);
+    device.say(0, &hello("device", "", &[]));
+    let (at, answer) = device.frame();
+    let ModuleFrame::Hello { role, format, mut options, .. } = answer else { panic!("{answer:?}") };
+    options.sort();
+    let values = [("back", "bytes"), ("class", "timely"), ("snapshot", "true"), ("summary", "conformance")];
+    let values = values.map(|(name, value)| (name.to_string(), value.to_string()));
+    assert_eq!((at, role.as_str(), format.as_str(), &options[..]), (0, "device", "motion", &values[..]));
+    assert_eq!(device.output(), (1, b"started".to_vec()));
+    device
+}
+
+#[test]
+fn every_sdk_drives_a_device() {
+    with_each("tests/device", |words| {
+        let mut device = declared(words);
+        let large = noise(3 << 20);
+        device.give(5, b"a");
+        device.give(6, &large);
+        assert_eq!(device.output(), (5, b"a".to_vec()));
+        assert_eq!(device.output(), (6, large));
+        device.say(2, &ModuleFrame::Snapshot);
+        assert_eq!(device.output(), (4, b"snapshot".to_vec()));
+        // A neutral waits for the containers before it.
+        device.say(3, &ModuleFrame::Neutral);
+        device.is_quiet();
+        device.give(7, b"b");
+        assert_eq!(device.output(), (7, b"b".to_vec()));
+        assert_eq!(device.output(), (3, b"neutral".to_vec()));
+        device.say(3, &ModuleFrame::Unknown(200));
+        // An absent device answers no snapshot.
+        device.give(8, b"absent");
+        assert_eq!(device.frame(), (6, ModuleFrame::Absent("asked to".into())));
+        device.say(4, &ModuleFrame::Snapshot);
+        device.give(9, b"present");
+        assert_eq!(device.frame(), (6, ModuleFrame::Present));
+        device.is_quiet();
+        device.give(10, b"end");
+        assert_eq!(device.output(), (2, b"last".to_vec()));
+        assert_eq!(device.ended().code, Some(0));
+
+        let mut device = declared(words);
+        device.give(1, b"fail");
+        device.fails("asked to fail");
+        let mut device = Driven::start(words);
+        device.say(0, &hello("application", "motion", &[]));
+        device.fails("this program is no application, but a device");
+    });
+}
+
 #[test]
 fn a_module_without_control_exits_with_success_when_its_reader_closes() {
     with_each("tests/conformance", |words| {

@@ -4,11 +4,9 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::copy;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+use support::relay::Relay;
 use support::{PATIENCE, Scratch, Service, figure, outboard, workers_of};
 
 /// Ways for the records of each host, in the test with fixed numbers.
@@ -110,38 +108,6 @@ fn killed_workers_on_both_hosts_resume_over_as_many_ways() {
         service.wait("worker");
         // `workers.rs` checks the messages, as far as a killed worker leaves no doubt.
         pattern.flows_on(WAYS[0]);
-    }
-}
-
-/// A relay of TCP connections that can be cut.
-#[derive(Clone, Default)]
-struct Relay(Arc<Mutex<Vec<TcpStream>>>);
-
-impl Relay {
-    fn start(&self, target: &str) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, target, relay) = (listener.local_addr().unwrap(), target.to_string(), self.clone());
-        thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                let far = TcpStream::connect(&target).unwrap();
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || {
-                        let _ = copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Write);
-                    });
-                }
-                relay.0.lock().unwrap().push(near);
-            }
-        });
-        address
-    }
-
-    /// Cuts the newest `count` connections.
-    fn cut(&self, count: usize) {
-        let mut open = self.0.lock().unwrap();
-        let kept = open.len().saturating_sub(count);
-        open.drain(kept..).for_each(|near| drop(near.shutdown(Shutdown::Both)));
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod display;
 pub(crate) mod driven;
+pub(crate) mod relay;
 pub(crate) mod schema;
 pub(crate) mod users;
 
