@@ -37,6 +37,9 @@ fn finger_axis(code: u16) -> Option<usize> {
     (at < FINGER_AXES).then_some(at)
 }
 
+/// The value of an axis that is not known: no axis has it.
+const UNKNOWN: i32 = i32::MIN;
+
 impl State {
     /// Returns the state of an untouched device, with the axes of its description.
     pub(super) fn new(properties: &Properties) -> State {
@@ -54,10 +57,13 @@ impl State {
         }
     }
 
-    /// Returns the worst-case state of a node that another process has driven: all keys and fingers are down.
+    /// Returns the worst-case state of a node that another process has driven: all keys and fingers are down, and no axis has
+    /// the value that it will get.
     pub(super) fn all_pressed(properties: &Properties) -> State {
         let mut state = State::new(properties);
         state.keys = properties.codes(EV_KEY);
+        let axes = properties.axes.keys().filter(|code| is_plain(**code));
+        axes.for_each(|code| state.axes[usize::from(*code)] = UNKNOWN);
         state.fingers.iter_mut().for_each(|finger| finger[TRACKING_ID] = 0);
         state
     }

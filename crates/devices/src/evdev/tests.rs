@@ -371,6 +371,24 @@ fn touches() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..60)
 }
 
+/// A worker that was killed may have left a stick anywhere: the next one writes its rest, and what a snapshot says of the others,
+/// although it has seen none of them elsewhere.
+#[test]
+fn the_next_worker_writes_every_axis() {
+    let properties = gamepad();
+    let mut node = State::all_pressed(&properties);
+    let written = |from: &State, to: &State| -> Vec<u16> {
+        let changes = from.changes_to(to, &properties).concat();
+        changes.iter().filter(|event| event.kind == EV_ABS).map(|event| event.code).collect()
+    };
+    let rested = node.with_snapshot(&neutral(&properties));
+    assert_eq!(written(&node, &rested), [ABS_X, ABS_Z, ABS_RZ, ABS_HAT0X]);
+    node = rested;
+    let device = State::new(&properties).with_snapshot(&neutral(&properties));
+    let target = node.with_snapshot(&device.snapshot(&properties, &Bits::new()));
+    assert_eq!(written(&node, &target), [ABS_RZ + 1], "a throttle keeps its value until then");
+}
+
 proptest! {
     #[test]
     fn encoded_descriptions_decode_to_the_same(properties in any_properties()) {
