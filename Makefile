@@ -20,7 +20,7 @@ demo: setup
 	@cargo build --quiet --locked -p outboard
 	@$(TARGET)/debug/outboard demo
 
-# All tests, the real-kernel ones included. One build profile, one boot of the virtual machine.
+# All tests, the real-kernel ones included.
 test: setup
 	@scripts/test
 
