@@ -64,7 +64,10 @@ for line in sys.stdin:
     elif command == "read":
         answer = port.read(int(words[0])).hex()
     elif command == "break":
-        port.send_break(0.25)
+        # Its send_break(0.25) asks the kernel for 100 ms.
+        port.break_condition = True
+        time.sleep(0.25)
+        port.break_condition = False
         answer = "done"
     elif command == "baud":
         port.baudrate = int(words[0])
