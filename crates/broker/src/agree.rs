@@ -11,6 +11,15 @@ use pipeline::{Origin, PairUse, Pipeline, Requirement};
 use trust::keys::FlowKeys;
 use wire::control::AgreedFlow;
 
+/// The other host of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherHost {
+    /// It has shown its key.
+    Known,
+    /// Any host (`--insecure`).
+    Any,
+}
+
 /// Returns the device host's answer to a proposal: the flows of `description`, numbered from `first_flow`, and the
 /// plans to run them.
 pub fn answer(
@@ -18,7 +27,7 @@ pub fn answer(
     offered: &Pipelines,
     proposed: (Option<&str>, Option<&str>),
     first_flow: u32,
-    keys: &FlowKeys,
+    (other, keys): (OtherHost, &FlowKeys),
 ) -> Result<(Vec<AgreedFlow>, Vec<FlowPlan>), String> {
     let mut agreed = Vec::new();
     let mut plans = Vec::new();
@@ -26,6 +35,7 @@ pub fn answer(
     for (index, offer) in description.flows.iter().enumerate() {
         let pipeline = choose(offer, offered, proposed)?.with_outlets(&offered.outlets);
         check(&pipeline, &offer.format, Role::Device, offer.direction)?;
+        check_work(&pipeline, other)?;
         let flow = first_flow + index as u32;
         agreed.push(AgreedFlow {
             flow,
@@ -45,6 +55,19 @@ pub fn answer(
 fn check(pipeline: &Pipeline, format: &Format, host: Role, direction: FlowDirection) -> Result<(), String> {
     let formats = pipeline.check(format);
     formats.and_then(|_| pipeline.check_half(half_of(host, direction))).map_err(|error| error.to_string())
+}
+
+/// Checks that work is left out only where nothing is protected: a pair that does not work protects nothing.
+fn check_work(pipeline: &Pipeline, other: OtherHost) -> Result<(), String> {
+    let left_out = pipeline.pairs().iter().find(|used| used.speedup.is_some());
+    match (left_out, other) {
+        (Some(used), OtherHost::Known) => Err(format!(
+            "`faster` leaves out the work of `{}`: for a measurement with --insecure on both hosts alone \
+             (`outboard whatif`)",
+            used.pair.name()
+        )),
+        (Some(_), OtherHost::Any) | (None, _) => Ok(()),
+    }
 }
 
 fn choose(
@@ -107,12 +130,17 @@ pub fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result<Pipeli
     };
     let pipeline = choose(&offer, own, proposed)?;
     check(&pipeline, &plan.format, Role::Device, plan.direction)?;
+    check_work(&pipeline, OtherHost::Known)?;
     pipeline.in_place_of(&plan.pipeline).map_err(|error| error.to_string())
 }
 
 /// Reads the device host's answer on the application host. If the answer repeats this host's proposal, this host's
 /// own pipeline runs, with its local options and links.
-pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Result<Vec<FlowPlan>, String> {
+pub fn read_answer(
+    flows: &[AgreedFlow],
+    own: &Pipelines,
+    (other, keys): (OtherHost, &FlowKeys),
+) -> Result<Vec<FlowPlan>, String> {
     let (shared, outlets) = (Shared::default(), &own.outlets);
     flows
         .iter()
@@ -138,6 +166,7 @@ pub fn read_answer(flows: &[AgreedFlow], own: &Pipelines, keys: &FlowKeys) -> Re
                 )
             })?;
             check(&pipeline, &format, Role::Application, flow.direction)?;
+            check_work(&pipeline, other)?;
             let (direction, class) = (flow.direction, flow.class);
             let site = keys.site(direction, &shared);
             Ok(FlowPlan { flow: flow.flow, direction, class, format, pipeline, requested: Vec::new(), site })

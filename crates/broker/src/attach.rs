@@ -10,7 +10,7 @@ mod redial;
 mod transport_choice;
 mod ways;
 
-use crate::agree;
+use crate::agree::{self, OtherHost};
 use crate::console::Console;
 use crate::control_link::{ControlLink, LinkError};
 use crate::dial::{Dialling, Expected, Over, Patience, greet, is_here};
@@ -698,7 +698,9 @@ impl ApplicationHost {
         };
         driver.own.opened_at = now();
         let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(ServiceError::Peer)?;
-        let plans = agree::read_answer(flows, &driver.pipelines, &keys).map_err(ServiceError::Peer)?;
+        let other = self.known.as_ref().map_or(OtherHost::Any, |_| OtherHost::Known);
+        let plans =
+            agree::read_answer(flows, &driver.pipelines, (other, &keys)).map_err(ServiceError::Peer)?;
         let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());
         let offer = |plan: &FlowPlan| FlowOffer {
             direction: plan.direction,

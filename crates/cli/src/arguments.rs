@@ -99,6 +99,8 @@ pub(crate) enum Command {
     },
     /// Show two simulated hosts with a bad network between them, live
     Demo(Demo),
+    /// Predict the gain of a faster cipher, compressor or other pair, for your pipeline and link
+    Whatif(Whatif),
     /// Run a benchmark (`outboard-bench`; --help lists the experiments)
     #[command(disable_help_flag = true)]
     Bench {
@@ -401,6 +403,43 @@ pub(crate) struct Attach {
     pub(crate) session: Session,
     #[command(flatten)]
     pub(crate) report: Report,
+}
+
+/// Example: `outboard whatif --via 'compress | encrypt'`; on two hosts, first `outboard whatif --listen` on the other one.
+#[derive(Debug, Args)]
+pub(crate) struct Whatif {
+    /// Host that runs `outboard whatif --listen` [default: both halves run on this host]
+    #[arg(value_name = "HOST[:PORT]", conflicts_with = "listen")]
+    pub(crate) host: Option<String>,
+    /// Pipeline to measure
+    #[arg(long, value_name = "PIPELINE", required_unless_present = "listen", conflicts_with = "listen")]
+    pub(crate) via: Option<String>,
+    /// Pairs that become faster; with `+`, those that do so together: encrypt,compress+encrypt [default: each, and all]
+    #[arg(long, value_name = "PAIRS", value_delimiter = ',')]
+    pub(crate) faster: Vec<String>,
+    /// Speedups; `inf` leaves the work out
+    #[arg(long, value_delimiter = ',', value_name = "TIMES", default_values_t = ["2", "4", "8", "inf"].map(String::from))]
+    pub(crate) by: Vec<String>,
+    /// Bytes of a message [default: 64KiB]
+    #[arg(long, value_name = "SIZE", conflicts_with = "sample")]
+    pub(crate) size: Option<String>,
+    /// File whose content is the message [default: text that compresses to about a third]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sample: Option<PathBuf>,
+    /// Transport
+    #[arg(long, default_value = "tcp")]
+    pub(crate) transport: String,
+    /// Duration of each run
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) seconds: f64,
+    /// Runs of each setting, in turns; the median counts
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Be the other host: share the messages without keys, to whoever asks, until Ctrl-C
+    #[arg(long, value_name = "ADDRESS[:PORT]", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN)]
+    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) json: Json,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,7 @@ mod shell;
 mod terminal;
 mod top;
 mod trace;
+mod whatif;
 mod wrong_words;
 
 use arguments::Command;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Worker { name: _ } => services::worker(),
         Command::Doctor { json } => doctor::doctor(json.json),
         Command::Demo(words) => demo::demo(&words),
+        Command::Whatif(words) => whatif::whatif(&words),
         Command::Bench { words } => bench::bench(&words),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { directory } => shell::man(directory.as_deref()),

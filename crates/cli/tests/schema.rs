@@ -61,6 +61,7 @@ fn every_command_prints_the_objects_of_the_schema() {
         ("reload", &a, &["reload"]),
         ("connect", &a, &["connect", "pattern:count=3,rate=0", "null"]),
         ("demo", &a, &["demo", "--seconds", "1"]),
+        ("whatif", &a, &["whatif", "--via", "encrypt", "--by", "inf", "--seconds", "0.1", "--rounds", "1"]),
     ] {
         let told = user.says(&[words, &["--json"]].concat()).done();
         // A machine may have no device to list.

@@ -39,7 +39,7 @@ pub use nearest::nearest;
 pub use options::{
     ModuleEntry, OptionError, OptionKind, OptionSpec, Options, Scope, Value, agreed, local, parse_value,
 };
-pub use pair::{Half, Pair, PassThrough, Promises, Shape};
+pub use pair::{Half, Pair, PassThrough, Promises, Shape, Work};
 pub use partner::{
     Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Moment, Next, Partner, PartnerError,
     PartnerResult, Presence, Progress, Pull, PullSlot, Pulled, Pushed, Readiness, RecoveryCtl,

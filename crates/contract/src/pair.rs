@@ -64,6 +64,18 @@ pub struct Promises {
     pub needs_order: bool,
 }
 
+/// How the halves share the work of a pair ("Improving TCP Throughput for Cloud Applications" (2014), 3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The sink half undoes the work of the source half, each message by itself: both can be left out together.
+    Symmetric,
+    /// One half works, each message by itself, and the other half passes it on.
+    Independent,
+    /// Each half depends on the state of the other one, on several messages, or on time: without the work the pair
+    /// does something else.
+    Cooperative,
+}
+
 /// A pair of stages: one row in the table of the `stages` crate.
 pub trait Pair: Sync {
     /// Name, help and options. A pipeline may give the first option without its name.
@@ -88,6 +100,12 @@ pub trait Pair: Sync {
     fn promises(&self, options: &Options) -> Promises {
         let _ = options;
         Promises::default()
+    }
+
+    /// How its halves share the work.
+    fn work(&self, options: &Options) -> Work {
+        let _ = options;
+        Work::Cooperative
     }
 
     /// How many flows the pair connects.

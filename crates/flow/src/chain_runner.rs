@@ -7,7 +7,7 @@ use contract::{
     Body, Feedback, FlowClass, Format, Half, Incident, Link, Message, Readiness, Site, StageError,
     StageResult, Time,
 };
-use links::Direct;
+use links::{Bypass, Direct};
 use modules::isolation;
 use pipeline::{Chain, ChainOut, DropCounts, NamedDrop, PairUse, Pipeline, PipelineError, Point, REFUSED};
 use std::num::NonZeroU32;
@@ -48,7 +48,11 @@ pub fn make_link(used: &PairUse, half: Half, format: &Format, site: &Site) -> St
     }
     let mut site = site.clone();
     site.seed = random::bytes().map_err(|error| StageError::Own(format!("no random bytes: {error}")))?;
-    Ok(Box::new(Direct::new(used.pair.half(half, &used.options, format, &site)?)))
+    let stage = used.pair.half(half, &used.options, format, &site)?;
+    Ok(match used.speedup {
+        Some(speedup) => Box::new(Bypass::new(stage, half, speedup)),
+        None => Box::new(Direct::new(stage)),
+    })
 }
 
 /// A chain of stages with its output queue. The queue is `out.messages`, oldest first.

@@ -4,7 +4,7 @@ use crate::error::PipelineError;
 use crate::outlet::{NamedOutlet, Outlet};
 use crate::syntax::{self, Argument, Call, Spanned};
 use contract::{
-    Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, agreed, local,
+    Format, Half, OptionKind, OptionSpec, Options, Pair, Port, Promises, Scope, Shape, Work, agreed, local,
     nearest, parse_value,
 };
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub const LINKS: &[(&str, LinkKind)] =
     &[("direct", LinkKind::Direct), ("pipe", LinkKind::Pipe), ("shm", LinkKind::Shm)];
 
 /// Options of every pair.
-static COMMON: [OptionSpec; 5] = [
+static COMMON: [OptionSpec; 6] = [
     local(
         "slots",
         OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 1024 }),
@@ -62,6 +62,13 @@ static COMMON: [OptionSpec; 5] = [
         OptionKind::Choice(&["required", "possible"]),
         "required",
         "if the kernel cannot isolate completely: refuse, or isolate as far as possible",
+    ),
+    agreed(
+        "faster",
+        OptionKind::Number { min: 0.0, max: f64::INFINITY },
+        "0",
+        "for `outboard whatif`, without keys: instead of working, each half takes the time of its work divided by \
+              this (`inf`: none); 0: it works",
     ),
 ];
 
@@ -105,6 +112,8 @@ pub struct PairUse {
     pub running: Running,
     /// Isolation, on both hosts.
     pub isolation: Option<Isolation>,
+    /// The work is left out on both hosts, and takes its time divided by this.
+    pub speedup: Option<f64>,
     /// Its half on this host runs in a junction with other flows; chains leave it out.
     pub is_in_junction: bool,
     /// Its place in the text.
@@ -120,6 +129,23 @@ impl PairUse {
             (None, Some(link), _) => link,
             (None, None, Some(_)) => LinkKind::Shm,
             (None, None, None) => LinkKind::Direct,
+        }
+    }
+
+    /// Checks that its work can be left out at both ends ("Improving TCP Throughput for Cloud Applications" (2014), 3.4).
+    pub fn check_speedup(&self) -> Result<(), String> {
+        let name = self.pair.name();
+        if self.pair.work(&self.options) == Work::Cooperative {
+            return Err(format!(
+                "the work of `{name}` cannot be left out for a measurement: its halves depend on each other, on several \
+                 messages or on time, so without it the flow would be another one"
+            ));
+        }
+        match self.link_of(Half::Source) {
+            LinkKind::Direct => Ok(()),
+            LinkKind::Pipe | LinkKind::Shm => Err(format!(
+                "the work of `{name}` is measured in a call, and it runs in a process of its own"
+            )),
         }
     }
 
@@ -142,11 +168,19 @@ impl PairUse {
         if self.isolation.is_some() {
             put("isolate", "true");
         }
+        if let Some(speedup) = self.speedup {
+            put("faster", &speedup.to_string());
+        }
         if separator == ',' {
             text.push(')');
         }
         text
     }
+}
+
+/// Returns the canonical text of pairs.
+fn canonical(pairs: &[PairUse]) -> String {
+    pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|")
 }
 
 /// A parsed and checked text; pairs in source order. Pipelines with equal canonical text are equal.
@@ -174,7 +208,7 @@ impl Pipeline {
         let link = link.as_ref();
         link.map(|link| checker.link(link)).transpose()?;
         let pairs = calls.iter().map(|call| checker.pair_use(call, link)).collect::<Result<Vec<_>, _>>()?;
-        let canonical = pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|");
+        let canonical = canonical(&pairs);
         if canonical.len() > PIPELINE_BYTES_MAX {
             let problem = format!(
                 "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can \
@@ -269,6 +303,17 @@ impl Pipeline {
         }
     }
 
+    /// Returns this pipeline with the speedup of each pair whose work is left out, in source order.
+    pub fn with_speedups(mut self, speedups: &[Option<f64>]) -> Result<Pipeline, PipelineError> {
+        for (used, speedup) in self.pairs.iter_mut().zip(speedups) {
+            used.speedup = *speedup;
+            let checked = used.speedup.map_or(Ok(()), |_| used.check_speedup());
+            checked.map_err(|problem| PipelineError::new(&self.text, used.place.clone(), problem))?;
+        }
+        self.canonical = canonical(&self.pairs);
+        Ok(self)
+    }
+
     /// The original text.
     pub fn text(&self) -> &str {
         &self.text
@@ -357,6 +402,14 @@ fn is_own(pair: &dyn Pair, option: &str) -> bool {
     pair.options().iter().any(|spec| spec.name == option)
 }
 
+/// The options of one pair, and those of every pair.
+struct CheckedOptions {
+    options: Options,
+    running: Running,
+    isolation: Option<Isolation>,
+    speedup: Option<f64>,
+}
+
 struct Checker<'a> {
     text: &'a str,
     table: &'static [&'static dyn Pair],
@@ -387,10 +440,18 @@ impl Checker<'_> {
             return Err(PipelineError::new(self.text, version.place.clone(), problem));
         }
         let link = call.link.as_ref().or(all);
-        let (options, running, isolation) = self.options(*pair, call)?;
+        let CheckedOptions { options, running, isolation, speedup } = self.options(*pair, call)?;
         let (link_kind, is_in_junction, place) = (None, false, name.place.clone());
-        let mut used =
-            PairUse { pair: *pair, options, link: link_kind, running, isolation, is_in_junction, place };
+        let mut used = PairUse {
+            pair: *pair,
+            options,
+            link: link_kind,
+            running,
+            isolation,
+            speedup,
+            is_in_junction,
+            place,
+        };
         if let Some(link) = link {
             let kind = self.link(link)?;
             // A link for all pairs applies only to those that can use it.
@@ -402,6 +463,10 @@ impl Checker<'_> {
                     return Err(PipelineError::new(self.text, link.place.clone(), problem));
                 }
             }
+        }
+        if used.speedup.is_some() {
+            used.check_speedup()
+                .map_err(|problem| PipelineError::new(self.text, name.place.clone(), problem))?;
         }
         Ok(used)
     }
@@ -444,11 +509,7 @@ impl Checker<'_> {
         }
     }
 
-    fn options(
-        &self,
-        pair: &'static dyn Pair,
-        call: &Call<'_>,
-    ) -> Result<(Options, Running, Option<Isolation>), PipelineError> {
+    fn options(&self, pair: &'static dyn Pair, call: &Call<'_>) -> Result<CheckedOptions, PipelineError> {
         let mut own: Vec<(&str, &str)> = Vec::new();
         let mut common: Vec<(&str, &str)> = Vec::new();
         for (index, argument) in call.arguments.iter().enumerate() {
@@ -489,9 +550,10 @@ impl Checker<'_> {
             memory_bytes: common.size("memory") as u64,
             is_required: common.text("sandbox") == "required",
         });
+        let speedup = Some(common.number("faster")).filter(|speedup| *speedup > 0.0);
         let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
         let latency = (!common.is_auto("latency")).then(|| common.duration("latency"));
-        Ok((options, Running { slots, latency }, isolation))
+        Ok(CheckedOptions { options, running: Running { slots, latency }, isolation, speedup })
     }
 
     /// Finds the option that an argument sets, and the place of the name or value.

@@ -1,7 +1,7 @@
 //! The devices of a session: the peer's view of the catalogue, and opening and closing drivers.
 
 use super::{OpenDevice, Session};
-use crate::agree;
+use crate::agree::{self, OtherHost};
 use crate::events::Event;
 use crate::offers::{Offers, Shared};
 use crate::peer_session::Driver;
@@ -98,7 +98,7 @@ impl Session {
             &device.pipelines,
             proposed,
             driver * FLOWS_MAX as u32,
-            &keys,
+            (self.key.map_or(OtherHost::Any, |_| OtherHost::Known), &keys),
         )?;
         let (origin, left) = device.begin_use((self.id, self.key), driver, &mut plans)?;
         self.common.workers.inherit(driver, left);

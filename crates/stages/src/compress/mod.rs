@@ -35,7 +35,7 @@ mod tiles;
 
 use codec::Method;
 use contract::{
-    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Site, Stage, StageResult, agreed,
+    Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Site, Stage, StageResult, Work, agreed,
 };
 
 /// The pair.
@@ -63,6 +63,10 @@ impl Pair for Compress {
 
     fn version(&self) -> u16 {
         3
+    }
+
+    fn work(&self, _options: &Options) -> Work {
+        Work::Symmetric
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {

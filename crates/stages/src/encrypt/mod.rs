@@ -14,7 +14,7 @@ mod tests;
 
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Secret, Site, Stage, StageError,
-    StageResult, agreed,
+    StageResult, Work, agreed,
 };
 
 /// The pair.
@@ -55,6 +55,10 @@ impl Pair for Encrypt {
 
     fn promises(&self, _options: &Options) -> Promises {
         Promises { may_drop: true, ..Promises::default() }
+    }
+
+    fn work(&self, _options: &Options) -> Work {
+        Work::Symmetric
     }
 
     fn accept(&self, _format: &Format, _options: &Options) -> Result<Format, String> {

@@ -10,7 +10,7 @@ use buffers::{Lease, Pool};
 use bytes::Bytes;
 use contract::{
     Body, Format, Half, Message, ModuleEntry, OptionKind, OptionSpec, Options, Outbox, Pair, PassThrough,
-    Port, Promises, Report, Site, Stage, StageError, StageResult, Time,
+    Port, Promises, Report, Site, Stage, StageError, StageResult, Time, Work,
 };
 use std::marker::PhantomData;
 use wire::WireError;
@@ -210,6 +210,10 @@ impl<F: Filter> Pair for PicturePair<F> {
 
     fn promises(&self, _options: &Options) -> Promises {
         Promises { may_change: true, ..Promises::default() }
+    }
+
+    fn work(&self, _options: &Options) -> Work {
+        Work::Independent
     }
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
