@@ -241,8 +241,10 @@ fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
     }
     let listener = UnixListener::bind(path)?;
     listener.set_nonblocking(true)?;
-    // As spacenavd does: the programs of every user may connect to the daemon of root.
-    let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+    // As spacenavd does: the programs of every user may connect. At its own place the directory decides: a user's runtime
+    // directory is private, that of the service is not.
+    let is_for_all = rustix::process::geteuid().is_root() || *path == self::path("", Role::Application);
+    let mode = if is_for_all { 0o666 } else { 0o600 };
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok((listener, fs::symlink_metadata(path)?.ino()))
 }
