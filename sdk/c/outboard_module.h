@@ -10,7 +10,7 @@
  *
  * It runs in a shell line, between pipes, and in a pipeline as exec(source="./pass"), where descriptor 3 is a
  * socket of control frames: hello, peer, flush, gap, done. A device or an application (`ob_run_device`) runs as
- * exec:./device,frame=declared. One header, C99, Linux; include it in one file, first.
+ * exec:./device,frame=declared, and a transport (`ob_run_transport`) as --transport exec:./carrier. One header, C99, Linux; include it in one file, first.
  */
 #ifndef OUTBOARD_MODULE_H
 #define OUTBOARD_MODULE_H
@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -38,6 +39,8 @@
 #define OB_FRAME_BYTES_MAX ((size_t)1 << 20)
 /* The most options of a hello. */
 #define OB_OPTIONS_MAX 64
+/* The most entries of a message on shared memory. */
+#define OB_ENTRIES_MAX 8
 
 /* Results of handlers, and of ob_send and similar functions. */
 typedef enum {
@@ -66,6 +69,8 @@ typedef struct {
     /* Returns whether a message is held back. Meanwhile nothing is reported as done, so that after a crash it
      * is repeated. */
     int (*held)(ob_module *module);
+    /* `message` does not change the body: on shared memory (`@shm exec(...)`) it is then not copied. */
+    int reads_only;
     /* For the module's own use. */
     void *user;
 } ob_handlers;
@@ -95,16 +100,48 @@ typedef struct {
     void *user;
 } ob_device;
 
+/* A transport: it carries the messages of one connection to a program on the other host (--transport exec:./carrier). It
+ * may change its fields in `start`. Handlers return OB_OK, or an error that ends the program, and so the connection. */
+typedef struct {
+    size_t bytes;    /* the largest message that it carries, at least 1200; 0: 64 KiB */
+    int is_reliable; /* nothing is lost */
+    int is_ordered;  /* nothing overtakes */
+    /* Meets the other program. Options: end (`dialled` or `accepted`), peer (an address), device, driver (a number). It
+     * returns early if descriptor 0 hangs up (POLLHUP): the connection is given up. */
+    int (*start)(ob_module *module);
+    /* Carries one message to the other host. */
+    int (*message)(ob_module *module, unsigned char *body, size_t length, uint64_t created);
+    /* Called when `descriptor` is readable: `ob_send` each whole message that has arrived, with the time 0. */
+    int (*readable)(ob_module *module);
+    int descriptor;
+    /* For the program's own use. */
+    void *user;
+} ob_transport;
+
 typedef struct {
     unsigned char *bytes;
     size_t start, end, room;
 } ob_buffer;
 
+/* The module's end of a run on shared memory: see "Run by Outboard on shared memory" below. */
+typedef struct {
+    uint64_t *block; /* NULL: the module runs on pipes */
+    unsigned char *host, *own;
+    size_t slots, slot_bytes, ring, to_module, to_host, from_host, of_module;
+    uint64_t taken, written, freed, covered, control_seen;
+    uint64_t *lent; /* of each own slot: the number of entries written with the last one that names it */
+    uint64_t held[OB_ENTRIES_MAX][8];
+    size_t held_entries; /* of the newest message, which is not visible yet */
+    size_t room_slot;    /* 1 more than the slot of ob_room */
+} ob_shared;
+
 struct ob_module {
+    ob_shared shared;
     const ob_handlers *handlers;
     const ob_device *device; /* of ob_run_device and ob_run_application */
+    ob_transport *transport; /* of ob_run_transport */
     int is_absent, has_ended;
-    const char *role;   /* "source" or "sink", "device" or "application" */
+    const char *role;   /* "source" or "sink", "device", "application" or "transport" */
     const char *format; /* "bytes", "video", ... */
     size_t options;
     const char *option_names[OB_OPTIONS_MAX];
@@ -112,7 +149,7 @@ struct ob_module {
     int control, at_end, said_done;
     uint64_t inputs, outputs, done_inputs, done_outputs, dropped;
     char drop_reason[64]; /* of the last one */
-    ob_buffer in, out, frames;
+    ob_buffer in, out, frames, room;
     char *texts;
     char problem[256];
 };
@@ -197,9 +234,215 @@ static int ob_write(ob_module *module) {
     return slice.iov_len ? ob_write_all(module, 1, &slice, 1) : OB_OK;
 }
 
+/* Run by Outboard on shared memory: `@shm exec(source="./module")`. The layout is in docs/reference/modules.md. The
+ * module is the only one of its run: it reads the host's region and ring, and writes its own. Nothing is copied on the way in
+ * if the handlers only read, nor on the way out if a message was made in `ob_room` or is a part of the handled one. An entry is
+ * freed after its output is visible, so the host needs no other sign of the slots that this module uses. */
+enum { OB_LINE = 8, OB_HEAD = 0, OB_TAIL = 8, OB_SLEEPS = 16, OB_CONTROL = 17, OB_WAITS = 24, OB_HELD_SLOTS = 40 };
+enum { OB_MORE = 1, OB_GAP_BEFORE = 2, OB_FLOW_END = 4, OB_MESSAGE = 8, OB_PIECES_MAX = 3 };
+enum { OB_BLOCK_FD = 4, OB_HOST_WAKE_FD, OB_OWN_WAKE_FD, OB_HOST_FD, OB_OWN_FD };
+
+typedef struct {
+    size_t region, slot, offset, length;
+} ob_piece;
+
+static void *ob_map_one(ob_module *module, int descriptor, size_t *bytes, int protection) {
+    struct stat found;
+    void *map = fstat(descriptor, &found) == 0 && found.st_size > 0
+                    ? mmap(NULL, *bytes = (size_t)found.st_size, protection, MAP_SHARED, descriptor, 0)
+                    : MAP_FAILED;
+    if (map != MAP_FAILED) return map;
+    ob_problem(module, OB_SYSTEM, "the shared memory cannot be mapped");
+    return NULL;
+}
+
+/* Maps the run that the hello announces. */
+static int ob_map(ob_module *module) {
+    ob_shared *shared = &module->shared;
+    size_t block_bytes = 0, host_bytes = 0, own_bytes = 0;
+    uint64_t *block = ob_map_one(module, OB_BLOCK_FD, &block_bytes, PROT_READ | PROT_WRITE);
+    if (!block) return OB_SYSTEM;
+    if (block_bytes < 64 || memcmp(block, "OBSHM\0\0\6", 8) != 0 || block[1] != 1)
+        return ob_problem(module, OB_PROTOCOL, "the shared memory has another layout: use the header of this Outboard");
+    shared->slots = block[2], shared->slot_bytes = block[3], shared->ring = block[4];
+    size_t words = (shared->slots + 63) / 64, entries = (OB_HELD_SLOTS + 2 * words + 7) / 8 * 8;
+    shared->from_host = OB_LINE, shared->of_module = OB_LINE + entries + shared->ring * OB_LINE;
+    shared->to_module = shared->from_host + entries, shared->to_host = shared->of_module + entries;
+    shared->host = ob_map_one(module, OB_HOST_FD, &host_bytes, PROT_READ);
+    shared->own = ob_map_one(module, OB_OWN_FD, &own_bytes, PROT_READ | PROT_WRITE);
+    shared->lent = calloc(shared->slots + 1, sizeof *shared->lent);
+    if (!shared->host || !shared->own || !shared->lent) return OB_SYSTEM;
+    if (shared->ring == 0 || (shared->ring & (shared->ring - 1)) != 0 || host_bytes < shared->slots * shared->slot_bytes ||
+        own_bytes < shared->slots * shared->slot_bytes || block_bytes / 8 < shared->to_host + shared->ring * OB_LINE)
+        return ob_problem(module, OB_PROTOCOL, "the shared memory has impossible sizes");
+    shared->block = block;
+    return OB_OK;
+}
+
+/* Wakes the host if it sleeps. */
+static void ob_wake_host(ob_shared *shared) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    uint32_t *sleeps = (uint32_t *)&shared->block[shared->from_host + OB_SLEEPS];
+    if (__atomic_load_n(sleeps, __ATOMIC_SEQ_CST) == 0 || __atomic_exchange_n(sleeps, 0, __ATOMIC_SEQ_CST) == 0) return;
+    uint64_t one = 1;
+    ssize_t written = write(OB_HOST_WAKE_FD, &one, sizeof one);
+    (void)written; /* it fails only if the host is awake */
+}
+
+/* Makes the newest message visible, its last entry first: a reader that sees one entry then sees those behind it. */
+static void ob_show(ob_shared *shared) {
+    for (size_t i = shared->held_entries; i-- > 0;) {
+        uint64_t index = shared->written - shared->held_entries + i, *line = shared->held[i];
+        uint64_t *entry = shared->block + shared->to_host + (index & (shared->ring - 1)) * OB_LINE;
+        for (int word = 1; word < OB_LINE; word++) __atomic_store_n(entry + word, line[word], __ATOMIC_RELAXED);
+        __atomic_store_n(entry, line[0] | (uint32_t)(index + 1), __ATOMIC_RELEASE);
+    }
+    if (shared->held_entries == 0) return;
+    shared->held_entries = 0;
+    __atomic_store_n(shared->block + shared->of_module + OB_HEAD, shared->written, __ATOMIC_RELEASE);
+    ob_wake_host(shared);
+}
+
+/* Returns the next entry from the host, or NULL. */
+static uint64_t *ob_entry(const ob_shared *shared, uint64_t index) {
+    uint64_t *entry = shared->block + shared->to_module + (index & (shared->ring - 1)) * OB_LINE;
+    return (uint32_t)__atomic_load_n(entry, __ATOMIC_ACQUIRE) == (uint32_t)(index + 1) ? entry : NULL;
+}
+
+static int ob_receive_frames(ob_module *module, int wait);
+
+/* Sleeps until the host wakes this module, sends a frame, or frees room; for at most `wait_ms` if that is not negative. */
+static int ob_sleep(ob_module *module, int wait_ms) {
+    ob_shared *shared = &module->shared;
+    uint32_t *sleeps = (uint32_t *)&shared->block[shared->of_module + OB_SLEEPS];
+    __atomic_store_n(sleeps, 1, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (wait_ms < 0 && ob_entry(shared, shared->taken)) wait_ms = 0;
+    struct pollfd ready[2] = {{OB_OWN_WAKE_FD, POLLIN, 0}, {module->control, POLLIN, 0}};
+    if (poll(ready, 2, wait_ms) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
+    uint64_t signals;
+    /* The host signals the descriptor after it has cleared the word. */
+    if (__atomic_exchange_n(sleeps, 0, __ATOMIC_SEQ_CST) == 0 && read(OB_OWN_WAKE_FD, &signals, sizeof signals) < 0)
+        return ob_problem(module, OB_SYSTEM, strerror(errno));
+    return ready[1].revents ? ob_receive_frames(module, 0) : OB_OK;
+}
+
+/* Waits until the host has freed the first `until` entries of the ring that leads to it. */
+static int ob_wait_for_room(ob_module *module, uint64_t until) {
+    ob_shared *shared = &module->shared;
+    uint64_t *tail = shared->block + shared->of_module + OB_TAIL, *waits = shared->block + shared->of_module + OB_WAITS;
+    if (shared->freed >= until) return OB_OK;
+    shared->freed = __atomic_load_n(tail, __ATOMIC_ACQUIRE);
+    if (shared->freed >= until) return OB_OK;
+    ob_show(shared);
+    __atomic_store_n(waits, 1, __ATOMIC_SEQ_CST);
+    int error = OB_OK;
+    while (!error && (shared->freed = __atomic_load_n(tail, __ATOMIC_SEQ_CST)) < until) {
+        error = ob_sleep(module, 1);
+        if (module->control < 0) return ob_problem(module, OB_CLOSED, "the runner has gone");
+    }
+    __atomic_store_n(waits, 0, __ATOMIC_SEQ_CST);
+    return error;
+}
+
+/* Finds an own slot that no entry names. */
+static int ob_free_slot(ob_module *module, size_t *slot) {
+    ob_shared *shared = &module->shared;
+    size_t oldest = shared->slots;
+    shared->freed = __atomic_load_n(shared->block + shared->of_module + OB_TAIL, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < shared->slots; i++) {
+        if (i + 1 == shared->room_slot) continue; /* a message is being made there */
+        if (oldest == shared->slots || shared->lent[i] < shared->lent[oldest]) oldest = i;
+        if (shared->lent[i] > shared->freed) continue;
+        *slot = i;
+        return OB_OK;
+    }
+    *slot = oldest;
+    return ob_wait_for_room(module, shared->lent[oldest]);
+}
+
+static int ob_put_entries(ob_module *module, const ob_piece *pieces, size_t count, uint64_t created, uint64_t flags) {
+    ob_shared *shared = &module->shared;
+    size_t entries = count == 0 ? 1 : (count + OB_PIECES_MAX - 1) / OB_PIECES_MAX;
+    if (entries > OB_ENTRIES_MAX) return ob_problem(module, OB_FAILED, "a message of too many pieces");
+    uint64_t after = shared->written + entries;
+    int error = after > shared->ring ? ob_wait_for_room(module, after - shared->ring) : OB_OK;
+    if (error) return error;
+    ob_show(shared);
+    memset(shared->held, 0, sizeof shared->held);
+    for (size_t i = 0; i < entries; i++) {
+        uint64_t *line = shared->held[i], used = count - i * OB_PIECES_MAX;
+        used = used < OB_PIECES_MAX ? used : OB_PIECES_MAX;
+        line[0] = (flags | (i + 1 < entries ? OB_MORE : 0)) << 32 | used << 40;
+        line[1] = created;
+        for (size_t k = 0; k < used; k++) {
+            const ob_piece *piece = pieces + i * OB_PIECES_MAX + k;
+            line[3 + k] = piece->region | (uint64_t)piece->slot << 16 | (uint64_t)piece->offset << 32;
+            line[6 + k / 2] |= (uint64_t)piece->length << (k % 2 * 32);
+        }
+    }
+    shared->held_entries = entries;
+    shared->written = after;
+    for (size_t k = 0; k < count; k++)
+        if (pieces[k].region == 1) shared->lent[pieces[k].slot] = after;
+    return OB_OK;
+}
+
+/* Finds bytes that are in a slot of a region already. */
+static int ob_locate(const ob_shared *shared, const unsigned char *body, size_t length, ob_piece *piece) {
+    const unsigned char *regions[2] = {shared->host, shared->own};
+    for (size_t region = 0; region < 2; region++) {
+        if (body < regions[region] || body >= regions[region] + shared->slots * shared->slot_bytes) continue;
+        size_t at = (size_t)(body - regions[region]);
+        *piece = (ob_piece){region, at / shared->slot_bytes, at % shared->slot_bytes, length};
+        return length > 0 && piece->offset + length <= shared->slot_bytes;
+    }
+    return 0;
+}
+
+static int ob_send_shared(ob_module *module, const unsigned char *body, size_t length, uint64_t created) {
+    ob_shared *shared = &module->shared;
+    ob_piece pieces[OB_PIECES_MAX * OB_ENTRIES_MAX];
+    size_t count = 0;
+    if (ob_locate(shared, body, length, pieces)) {
+        shared->room_slot = 0;
+        return ob_put_entries(module, pieces, 1, created, OB_MESSAGE);
+    }
+    for (size_t done = 0; done < length; count++) {
+        size_t part = length - done < shared->slot_bytes ? length - done : shared->slot_bytes, slot;
+        if (count == OB_PIECES_MAX * OB_ENTRIES_MAX) return ob_problem(module, OB_FAILED, "a message of too many pieces");
+        int error = ob_free_slot(module, &slot);
+        if (error) return error;
+        memcpy(shared->own + slot * shared->slot_bytes, body + done, part);
+        shared->lent[slot] = UINT64_MAX; /* until the entry is written */
+        pieces[count] = (ob_piece){1, slot, 0, part};
+        done += part;
+    }
+    return ob_put_entries(module, pieces, count, created, OB_MESSAGE);
+}
+
+/* Returns memory in which to make one message, for `ob_send` with this pointer: on shared memory the message is not copied.
+ * NULL: there is no memory. */
+static inline unsigned char *ob_room(ob_module *module, size_t length) {
+    ob_shared *shared = &module->shared;
+    size_t slot;
+    if (shared->block && length <= shared->slot_bytes) {
+        shared->room_slot = 0;
+        if (ob_free_slot(module, &slot) != OB_OK) return NULL;
+        shared->room_slot = slot + 1;
+        return shared->own + slot * shared->slot_bytes;
+    }
+    module->room.start = module->room.end = 0;
+    return ob_reserve(module, &module->room, length) == OB_OK ? module->room.bytes : NULL;
+}
+
 /* Sends one message. The body is written or copied before this returns. */
 static inline int ob_send(ob_module *module, const void *body, size_t length, uint64_t created) {
     if (length > OB_BODY_BYTES_MAX) return ob_problem(module, OB_FAILED, "a message over the limit of 64 MiB");
+    if (module->shared.block) {
+        module->outputs++;
+        return ob_send_shared(module, body, length, created);
+    }
     unsigned char header[OB_CONTAINER];
     ob_put(header, length, 4);
     ob_put(header + 4, created, 8);
@@ -245,10 +488,15 @@ static inline int ob_drop(ob_module *module, const char *reason) {
     ob_put(body, 1, 8);
     ob_put(body + 8, length, 4);
     memcpy(body + 12, reason, length);
-    return ob_send_frame(module, OB_DROP, body, 12 + length);
+    uint64_t outputs = module->outputs;
+    if (module->shared.block) module->outputs = module->inputs; /* there, drops belong to the messages that are complete */
+    int error = ob_send_frame(module, OB_DROP, body, 12 + length);
+    module->outputs = outputs;
+    return error;
 }
 
 static int ob_report_done(ob_module *module, int always) {
+    if (module->shared.block) return OB_OK; /* the entries say it */
     int is_new = !module->said_done || module->inputs != module->done_inputs || module->outputs != module->done_outputs;
     if (!always && (!is_new || (module->handlers->held && module->handlers->held(module)))) return OB_OK;
     unsigned char body[16];
@@ -322,23 +570,25 @@ static int ob_hello(ob_module *module, unsigned char *body, size_t length) {
         module->option_names[module->options] = name;
         module->option_values[module->options++] = value;
     }
-    if (module->device) {
+    if (module->device || module->transport) {
         if (strcmp(role, module->role) != 0) {
             snprintf(module->problem, sizeof module->problem, "this program is no %.16s, but a %s", role, module->role);
             return OB_FAILED;
         }
         module->format = format;
-        return ob_declare(module);
+        return module->device ? ob_declare(module) : OB_OK;
     }
     module->role = role;
     module->format = format;
-    unsigned char answer[2 + 4 + 64 + 4 + 64 + 2 + 4 + 4 + 4 + 4];
+    unsigned char answer[2 + 4 + 64 + 4 + 64 + 2 + 4 + 16 + 4 + 4];
     if (strlen(role) > 64 || strlen(format) > 64)
         return ob_problem(module, OB_PROTOCOL, "the hello's texts are too long");
     ob_put(answer, OB_VERSION, 2);
     size_t at = ob_put_text(answer, ob_put_text(answer, 2, role), format);
     ob_put(answer + at, 1, 2);
-    at = ob_put_text(answer, ob_put_text(answer, at + 2, "done"), "true");
+    const char *shared_memory = ob_option(module, "shared_memory", "");
+    int is_shared = strcmp(shared_memory, "true") == 0; /* then the entries report what is done */
+    at = ob_put_text(answer, ob_put_text(answer, at + 2, is_shared ? "shared_memory" : "done"), "true");
     return ob_send_frame(module, OB_HELLO, answer, at);
 }
 
@@ -443,10 +693,94 @@ static int ob_greet(ob_module *module) {
     return ob_hello(module, body, length);
 }
 
+/* Reports that all output of the messages so far has been sent, with the newest entry if that is not visible yet. */
+static int ob_cover(ob_module *module) {
+    ob_shared *shared = &module->shared;
+    int is_held = module->handlers->held && module->handlers->held(module);
+    if (!is_held && shared->covered != module->inputs) {
+        int error = shared->held_entries ? OB_OK : ob_put_entries(module, NULL, 0, 0, 0);
+        if (error) return error;
+        shared->held[shared->held_entries - 1][2] = shared->covered = module->inputs;
+    }
+    ob_show(shared);
+    return OB_OK;
+}
+
+/* Handles the message that begins at the next entry, and frees its entries. */
+static int ob_handle_shared(ob_module *module) {
+    ob_shared *shared = &module->shared;
+    uint64_t flags = 0, *line, created = 0;
+    size_t entries = 0, length = 0;
+    unsigned char *body = shared->host;
+    module->in.start = module->in.end = 0;
+    do {
+        if (!(line = ob_entry(shared, shared->taken + entries))) return ob_problem(module, OB_PROTOCOL, "a message is cut short");
+        size_t count = line[0] >> 40 & 0xff;
+        for (size_t k = 0; k < count && k < OB_PIECES_MAX; k++) {
+            size_t slot = line[3 + k] >> 16 & 0xffff, offset = line[3 + k] >> 32, bytes = line[6 + k / 2] >> (k % 2 * 32) & 0xffffffff;
+            if ((line[3 + k] & 0xffff) != 0 || slot >= shared->slots || offset + bytes > shared->slot_bytes)
+                return ob_problem(module, OB_PROTOCOL, "a piece is out of bounds");
+            unsigned char *piece = shared->host + slot * shared->slot_bytes + offset;
+            if (module->handlers->reads_only && entries == 0 && count == 1 && !(line[0] >> 32 & OB_MORE)) {
+                body = piece;
+            } else {
+                int error = ob_reserve(module, &module->in, bytes);
+                if (error) return error;
+                memcpy(module->in.bytes + module->in.end, piece, bytes);
+                module->in.end += bytes;
+                body = module->in.bytes;
+            }
+            length += bytes;
+        }
+        flags |= line[0] >> 32 & 0xff;
+        created = line[1];
+        entries++;
+    } while (line[0] >> 32 & OB_MORE);
+    int error = OB_OK;
+    if (flags & OB_GAP_BEFORE && module->handlers->gap) error = module->handlers->gap(module);
+    if (flags & OB_MESSAGE && !error) {
+        module->inputs++;
+        error = module->handlers->message(module, body, length, created);
+    }
+    if (!error) error = ob_cover(module);
+    shared->taken += entries;
+    __atomic_store_n(shared->block + shared->from_host + OB_TAIL, shared->taken, __ATOMIC_RELEASE);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(shared->block + shared->from_host + OB_WAITS, __ATOMIC_SEQ_CST)) ob_wake_host(shared);
+    module->at_end = (flags & OB_FLOW_END) != 0;
+    return error;
+}
+
+static int ob_run_shared(ob_module *module) {
+    ob_shared *shared = &module->shared;
+    int error = OB_OK;
+    while (!error && !module->at_end) {
+        uint64_t control = __atomic_load_n(shared->block + shared->of_module + OB_CONTROL, __ATOMIC_SEQ_CST);
+        if (control != shared->control_seen) error = ob_receive_frames(module, 0);
+        shared->control_seen = control;
+        if (!error && module->frames.end > module->frames.start) {
+            error = ob_handle_frames(module);
+            ob_show(shared);
+        }
+        if (module->control < 0) return ob_problem(module, OB_CLOSED, "the runner has gone");
+        if (!error) error = ob_entry(shared, shared->taken) ? ob_handle_shared(module) : ob_sleep(module, -1);
+    }
+    if (!error && module->handlers->flush) error = module->handlers->flush(module);
+    if (!error) error = ob_cover(module);
+    if (!error) error = ob_put_entries(module, NULL, 0, 0, OB_FLOW_END);
+    ob_show(shared);
+    return error;
+}
+
 static int ob_run_to_end(ob_module *module) {
     const ob_handlers *handlers = module->handlers;
     int error;
     if (module->control >= 0 && (error = ob_greet(module)) != OB_OK) return error;
+    if (module->control >= 0 && strcmp(ob_option(module, "shared_memory", ""), "true") == 0) {
+        if ((error = ob_map(module)) != OB_OK) return error;
+        if (handlers->start && (error = handlers->start(module)) != OB_OK) return error;
+        return ob_run_shared(module);
+    }
     if (handlers->start && (error = handlers->start(module)) != OB_OK) return error;
     if ((error = ob_report_done(module, 0)) != OB_OK) return error;
     while (!module->at_end) {
@@ -526,22 +860,69 @@ static int ob_run_device_to_end(ob_module *module) {
     return ob_write(module);
 }
 
-static int ob_start(const ob_handlers *handlers, const ob_device *device, const char *role) {
+/* Sends the hello of a transport: a container, because there is no descriptor 3. */
+static int ob_declare_transport(ob_module *module) {
+    const ob_transport *transport = module->transport;
+    char bytes[32];
+    snprintf(bytes, sizeof bytes, "%llu", (unsigned long long)(transport->bytes ? transport->bytes : 64 << 10));
+    const char *values[3][2] = {{"bytes", bytes},
+                                {"reliable", transport->is_reliable ? "true" : "false"},
+                                {"ordered", transport->is_ordered ? "true" : "false"}};
+    unsigned char hello[256];
+    ob_put(hello, OB_VERSION, 2);
+    size_t at = ob_put_text(hello, ob_put_text(hello, 2, module->role), "records");
+    ob_put(hello + at, 3, 2);
+    at += 2;
+    for (int i = 0; i < 3; i++) at = ob_put_text(hello, ob_put_text(hello, at, values[i][0]), values[i][1]);
+    int error = ob_send(module, hello, at, 0);
+    return error ? error : ob_write(module);
+}
+
+static int ob_run_transport_to_end(ob_module *module) {
+    ob_transport *transport = module->transport;
+    int error = ob_declare_transport(module);
+    size_t left, length = 0;
+    while (!error && ((left = module->in.end - module->in.start) < OB_CONTAINER ||
+                      left < OB_CONTAINER + (length = (size_t)ob_get(module->in.bytes + module->in.start, 4)))) {
+        if (length > OB_FRAME_BYTES_MAX) return ob_problem(module, OB_PROTOCOL, "the hello is too long");
+        if (module->at_end) return ob_problem(module, OB_FAILED, "no hello: run it with --transport exec:PROGRAM");
+        error = ob_receive(module);
+    }
+    if (error) return error;
+    unsigned char *hello = module->in.bytes + module->in.start + OB_CONTAINER;
+    module->in.start += OB_CONTAINER + length;
+    if ((error = ob_hello(module, hello, length)) != OB_OK) return error;
+    if (transport->start && (error = transport->start(module)) != OB_OK) return error;
+    for (;;) {
+        if ((error = ob_handle_all(module)) != OB_OK || (error = ob_write(module)) != OB_OK) return error;
+        if (module->at_end) return OB_OK;
+        struct pollfd ready[2] = {{0, POLLIN, 0}, {transport->descriptor > 0 ? transport->descriptor : -1, POLLIN, 0}};
+        if (poll(ready, 2, -1) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
+        if (ready[0].revents && (error = ob_receive(module)) != OB_OK) return error;
+        if (ready[1].revents && transport->readable && (error = transport->readable(module)) != OB_OK) return error;
+    }
+}
+
+static int ob_start(const ob_handlers *handlers, const ob_device *device, ob_transport *transport, const char *role) {
     ob_module module;
     memset(&module, 0, sizeof module);
     module.handlers = handlers;
     module.device = device;
+    module.transport = transport;
     module.role = role;
     module.format = "bytes";
     struct stat found;
     /* Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
-    module.control = fstat(3, &found) == 0 && S_ISSOCK(found.st_mode) ? 3 : -1;
+    module.control = !transport && fstat(3, &found) == 0 && S_ISSOCK(found.st_mode) ? 3 : -1;
     signal(SIGPIPE, SIG_IGN);
 #ifdef F_SETPIPE_SZ
     fcntl(0, F_SETPIPE_SZ, 1 << 20); /* larger pipes need fewer switches between processes */
     fcntl(1, F_SETPIPE_SZ, 1 << 20);
 #endif
-    int has_control = module.control >= 0, error = device ? ob_run_device_to_end(&module) : ob_run_to_end(&module);
+    int has_control = module.control >= 0;
+    int error = transport ? ob_run_transport_to_end(&module)
+                : device  ? ob_run_device_to_end(&module)
+                          : ob_run_to_end(&module);
     if (!has_control && module.dropped > 0)
         fprintf(stderr, "module: %llu dropped (%s)\n", (unsigned long long)module.dropped, module.drop_reason);
     if (error) {
@@ -549,23 +930,29 @@ static int ob_start(const ob_handlers *handlers, const ob_device *device, const 
         ob_send_frame(&module, OB_ERROR, module.problem, strlen(module.problem));
         fprintf(stderr, "module: %s\n", module.problem);
     }
-    free(module.in.bytes), free(module.out.bytes), free(module.frames.bytes), free(module.texts);
+    free(module.in.bytes), free(module.out.bytes), free(module.room.bytes), free(module.shared.lent), free(module.frames.bytes), free(module.texts);
     return error ? 1 : 0;
 }
 
 /* Runs a module until its input ends. Returns the exit status of the process: 0, or 1 after an error message. */
-static inline int ob_run(const ob_handlers *handlers) { return ob_start(handlers, NULL, "source"); }
+static inline int ob_run(const ob_handlers *handlers) { return ob_start(handlers, NULL, NULL, "source"); }
 
 /* Runs a device until Outboard ends, or `ob_end`. Returns the exit status. */
 static inline int ob_run_device(const ob_device *device) {
     ob_handlers handlers = {.message = device->message ? device->message : ob_ignore, .user = device->user};
-    return ob_start(&handlers, device, "device");
+    return ob_start(&handlers, device, NULL, "device");
 }
 
 /* Runs an application until its flow ends. Returns the exit status. */
 static inline int ob_run_application(const ob_device *application) {
     ob_handlers handlers = {.message = application->message ? application->message : ob_ignore, .user = application->user};
-    return ob_start(&handlers, application, "application");
+    return ob_start(&handlers, application, NULL, "application");
+}
+
+/* Runs a transport until its connection is over. Returns the exit status. */
+static inline int ob_run_transport(ob_transport *transport) {
+    ob_handlers handlers = {.message = transport->message ? transport->message : ob_ignore, .user = transport->user};
+    return ob_start(&handlers, NULL, transport, "transport");
 }
 
 #endif

@@ -6,7 +6,7 @@
 //
 // It runs in a shell line, between pipes, and in a pipeline as exec(source="./module.js"), where descriptor 3 is
 // a socket of control frames: hello, peer, flush, gap, done. A `Device` or an `Application` runs as
-// exec:./device.js,frame=declared. No dependencies; Node 16 or newer, Linux.
+// exec:./device.js,frame=declared, a `Transport` as --transport exec:./carrier.js. No dependencies; Node 16 or newer, Linux.
 
 const fs = require('fs');
 const net = require('net');
@@ -122,6 +122,30 @@ class Application extends Device {
   role = 'application';
 }
 
+/**
+ * A program that carries the messages of one connection to a program on the other host: --transport exec:./carrier.js. An
+ * exception, or `process.exit`, ends the connection.
+ */
+class Transport {
+  bytes = 64 << 10; // the largest message that it carries; at least 1200
+  reliable = false; // nothing is lost
+  ordered = false; // nothing overtakes
+  end = ''; // 'dialled' on the application host, 'accepted' on the device host
+  peer = ''; // the address of the other host
+  device = ''; // the name of the shared device
+  driver = 0; // a number, equal on both hosts
+
+  /** Meets the other program: `end`, `peer`, `device` and `driver` are known. */
+  start() {}
+  /** Carries one message, a Buffer, to the other host. */
+  message(body) {}
+  /** Gives one message of the other host to Outboard. */
+  send(body) {
+    this.runner.push(Buffer.from(body), 0n);
+    this.runner.write();
+  }
+}
+
 /** Bytes that arrive in pieces and are taken from the front. */
 class Inbox {
   pieces = [];
@@ -167,7 +191,7 @@ class Runner {
     this.created = 0n;
     this.atEnd = false;
     this.isScheduled = false;
-    this.hasControl = isSocket(3);
+    this.hasControl = !(module instanceof Transport) && isSocket(3);
     this.isGreeted = !this.hasControl;
   }
 
@@ -241,12 +265,16 @@ class Runner {
       const body = this.data.take(CONTAINER_BYTES + length).subarray(CONTAINER_BYTES);
       this.inputs += 1;
       try {
-        this.emit(this.module.message(body, this.created));
+        this.emit(this.handleOne(body));
       } catch (error) {
         if (!(error instanceof Drop)) throw error;
         this.sayDropped(error.message);
       }
     }
+  }
+
+  handleOne(body) {
+    return this.module.message(body, this.created);
   }
 
   emit(made) {
@@ -310,9 +338,7 @@ class Runner {
   }
 
   sendHello(role, format, values) {
-    const named = Object.entries(values).filter(([, value]) => value);
-    const head = [number(VERSION, 2), text(role), text(format), number(named.length, 2)];
-    this.sendFrame(HELLO, Buffer.concat(head.concat(...named.map(([name, value]) => [text(name), text(value)]))));
+    this.sendFrame(HELLO, emitHello(role, format, values));
   }
 
   greet() {
@@ -419,6 +445,35 @@ class DeviceRunner extends Runner {
   }
 }
 
+class TransportRunner extends Runner {
+  run() {
+    const { bytes, reliable, ordered } = this.module;
+    this.push(emitHello('transport', 'records', { bytes: `${bytes}`, reliable: `${reliable}`, ordered: `${ordered}` }), 0n);
+    this.isGreeted = false;
+    this.guard(() => this.write());
+    process.stdin.on('data', (piece) => this.data.push(piece) || this.schedule());
+    process.stdin.on('end', () => process.exit(0));
+  }
+
+  turn() {
+    this.isScheduled = false;
+    this.handleAll();
+  }
+
+  handleOne(body) {
+    const transport = this.module;
+    if (this.isGreeted) return transport.message(body);
+    const { version, role, options } = parseHello(body);
+    if (version !== VERSION || role !== 'transport') {
+      throw new ModuleError(`this program is no ${role} of version ${version}, but a transport`);
+    }
+    Object.assign(transport, { end: options.end, peer: options.peer, device: options.device });
+    transport.driver = Number(options.driver);
+    this.isGreeted = true;
+    return transport.start();
+  }
+}
+
 /** Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
 function isSocket(descriptor) {
   try {
@@ -458,6 +513,12 @@ function text(value) {
   return Buffer.concat([number(bytes.length, 4), bytes]);
 }
 
+function emitHello(role, format, values) {
+  const named = Object.entries(values).filter(([, value]) => value);
+  const head = [number(VERSION, 2), text(role), text(format), number(named.length, 2)];
+  return Buffer.concat(head.concat(...named.map(([name, value]) => [text(name), text(value)])));
+}
+
 function parseHello(body) {
   let place = 0;
   const take = (count) => {
@@ -477,13 +538,17 @@ function parseHello(body) {
 }
 
 /**
- * Runs `handler`, a Module, a Device, an Application, or a function of body and creation time, until its input ends; then
+ * Runs `handler`, a Module, a Device, an Application, a Transport, or a function of body and creation time, until its input ends; then
  * ends the process.
  * Reports an error on standard error and to the runner, with exit status 1.
  */
 function run(handler) {
   if (handler instanceof Device) {
     new DeviceRunner(handler).run();
+    return;
+  }
+  if (handler instanceof Transport) {
+    new TransportRunner(handler).run();
     return;
   }
   const module = handler instanceof Module ? handler : Object.assign(new Module(), { message: handler });
@@ -500,5 +565,6 @@ module.exports = {
   Module,
   ModuleError,
   ProtocolError,
+  Transport,
   run,
 };

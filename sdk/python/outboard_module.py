@@ -5,7 +5,7 @@
 
 It runs in a shell line, between pipes, and in a pipeline as exec(source="./upper.py"), where descriptor 3 is
 a socket of control frames: hello, peer, flush, gap, done. A `Device` or an `Application` runs as
-exec:./device.py,frame=declared. No dependencies; Python 3.8 or newer, Linux.
+exec:./device.py,frame=declared, a `Transport` as --transport exec:./carrier.py. No dependencies; Python 3.8 or newer, Linux.
 """
 
 import os
@@ -15,6 +15,7 @@ import stat
 import struct
 import sys
 import time
+import traceback
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -26,6 +27,7 @@ __all__ = [
     "Module",
     "ModuleError",
     "ProtocolError",
+    "Transport",
     "run",
 ]
 
@@ -160,24 +162,67 @@ class Application(Device):
     role = "application"
 
 
+class Transport:
+    """A program that carries the messages of one connection to a program on the other host: --transport exec:./carrier.py.
+    `send(body)` gives a message that has arrived from the other host to Outboard. An exception ends the program, and with it
+    the connection."""
+
+    bytes = 64 << 10  # the largest message that it carries; at least 1200
+    reliable = False  # nothing is lost
+    ordered = False  # nothing overtakes
+    end = ""  # "dialled" on the application host, "accepted" on the device host
+    peer = ""  # the address of the other host
+    device = ""  # the name of the shared device
+    driver = 0  # a number, equal on both hosts
+
+    def start(self):
+        """Meets the other program, and sets `descriptor`. `wait(file)` returns when a file is readable."""
+
+    def message(self, body):
+        """Carries one message to the other host."""
+
+    def readable(self):
+        """`descriptor` has something to read: messages of the other host."""
+
+    descriptor = None  # a file or a number to wait for, for `readable`
+
+    def wait(self, file):
+        """Waits until `file` is readable; raises `Closed` if the connection is given up meanwhile."""
+        poller = select.poll()
+        poller.register(file, select.POLLIN)
+        poller.register(self._runner.data_in, select.POLLHUP)
+        if any(event & select.POLLHUP and descriptor == self._runner.data_in for descriptor, event in poller.poll()):
+            raise Closed("the connection is given up")
+
+    def send(self, body):
+        """Gives one message of the other host to Outboard."""
+        self._runner.push(body, 0)
+
+
 def run(handler):
-    """Runs `handler`, a `Module`, a `Device`, an `Application`, or a function of body and creation time, until its
+    """Runs `handler`, a `Module`, a `Device`, an `Application`, a `Transport`, or a function of body and creation time, until its
     input ends; then ends the process. Reports an error on standard error and to the runner, with exit status 1."""
-    is_device = isinstance(handler, Device)
-    module = handler if isinstance(handler, (Module, Device)) else _Function(handler)
+    module = handler if isinstance(handler, (Module, Device, Transport)) else _Function(handler)
+    kind = _TransportRunner if isinstance(handler, Transport) else _DeviceRunner if isinstance(handler, Device) else _Runner
     runner = None
     try:
-        runner = _DeviceRunner(module) if is_device else _Runner(module)
+        runner = kind(module)
         runner.run()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         problem = str(error) if isinstance(error, ModuleError) else "%s: %s" % (type(error).__name__, error)
+        if not isinstance(error, ModuleError):
+            problem += _place(error)
         if runner:
             runner.say_error(problem)
-        if not isinstance(error, ModuleError):
-            raise
         sys.exit("%s: %s" % (_name(), problem))
+
+
+def _place(error):
+    """Where an exception was raised: the last line of the program's own files, and not the whole traceback."""
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    return " (%s, line %d, in %s)" % (os.path.basename(own[-1].filename), own[-1].lineno, own[-1].name) if own else ""
 
 
 def _name():
@@ -189,7 +234,7 @@ class _Runner:
         self.module = module
         module._runner = self
         self.data_in, self.data_out = data_in, data_out
-        self.control = _control(control)
+        self.control = None if control is None else _control(control)
         self.buffer, self.start, self.filled = bytearray(_READ_BYTES), 0, 0
         self.at_end = False
         self.frames, self.received = [], bytearray()
@@ -265,13 +310,16 @@ class _Runner:
             self.inputs += 1
             self.created = created
             try:
-                made = module.message(body, created)
+                made = self.handle_one(body, created)
             except Drop as dropped:
                 self.say_dropped(str(dropped))
                 continue
             self.emit(made)
         if self.at_end and self.start < self.filled:
             raise ProtocolError("the data ends %d bytes into a container" % (self.filled - self.start))
+
+    def handle_one(self, body, created):
+        return self.module.message(body, created)
 
     def emit(self, made):
         if made is None:
@@ -339,8 +387,7 @@ class _Runner:
         self.send_hello(role, format_, {"done": "true"})
 
     def send_hello(self, role, format_, values):
-        hello = struct.pack("<H", VERSION) + _text(role) + _text(format_) + struct.pack("<H", len(values))
-        self.send_frame(_HELLO, hello + b"".join(_text(name) + _text(value) for name, value in values.items()))
+        self.send_frame(_HELLO, _hello(role, format_, values))
 
     def receive_frames(self, flags):
         while self.control:
@@ -473,6 +520,48 @@ class _DeviceRunner(_Runner):
             self.send_frame(_ABSENT, _text(why[:64]))
 
 
+class _TransportRunner(_Runner):
+    def __init__(self, module):
+        super().__init__(module, control=None)
+        self.is_greeted = False
+
+    def handle_one(self, body, created):
+        transport = self.module
+        if self.is_greeted:
+            transport.message(body)
+            return
+        version, role, _, values = _parse_hello(body)
+        if (version, role) != (VERSION, "transport"):
+            raise ModuleError("this program is no %s of version %d, but a transport" % (role, version))
+        transport.end, transport.peer = values.get("end", ""), values.get("peer", "")
+        transport.device, transport.driver = values.get("device", ""), int(values.get("driver", 0))
+        self.is_greeted = True
+        transport.start()
+
+    def run(self):
+        transport = self.module
+        values = {"bytes": str(transport.bytes), "reliable": transport.reliable, "ordered": transport.ordered}
+        self.push(_hello("transport", "records", {name: str(value).lower() for name, value in values.items()}), 0)
+        self.write()
+        while not self.is_greeted:
+            if self.at_end:
+                raise ModuleError("no hello: run it with --transport exec:%s" % _name())
+            self.receive()
+            self.handle_all()
+        poller = select.poll()
+        poller.register(self.data_in, select.POLLIN)
+        if transport.descriptor is not None:
+            poller.register(transport.descriptor, select.POLLIN)
+        while not self.at_end:
+            for descriptor, _ in poller.poll():
+                if descriptor == self.data_in:
+                    self.receive()
+                    self.handle_all()
+                else:
+                    transport.readable()
+            self.write()
+
+
 def _control(number):
     """Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file."""
     try:
@@ -496,6 +585,11 @@ def _widen(descriptor):
 def _text(text):
     data = text.encode()
     return struct.pack("<I", len(data)) + data
+
+
+def _hello(role, format_, values):
+    hello = struct.pack("<H", VERSION) + _text(role) + _text(format_) + struct.pack("<H", len(values))
+    return hello + b"".join(_text(name) + _text(value) for name, value in values.items())
 
 
 def _parse_hello(body):

@@ -2,7 +2,7 @@
 //! background).
 
 use contract::ServiceError;
-use contract::{SealKeys, Time};
+use contract::{Meeting, SealKeys, Time};
 use modules::TransportPlan;
 use rustix::io::Errno;
 use session::{Handshake, Welcomed};
@@ -25,6 +25,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// SYN, and this is faster. Each further timeout is half as long again, in case the path is slow.
 const CONNECT_WAIT: Duration = Duration::from_millis(200);
 const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
+/// The same for a connection that programs make: they start, and find each other.
+const PROGRAM_WAIT: Duration = Duration::from_secs(5);
+const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A TLS handshake may take this many times the timeout of one step, in any number of reads.
 const HANDSHAKE_STEPS: u32 = 4;
 
@@ -239,6 +242,8 @@ pub struct Dialling {
     /// The introduction on the present socket.
     introduction: Introduced,
     progress: Progress,
+    /// A program was started since [`Dialling::take_begun`].
+    has_begun: bool,
     at: Time,
     /// The timeout of the present socket, and its deadline.
     wait: Duration,
@@ -264,8 +269,9 @@ impl Dialling {
             socket: None,
             introduction: (Vec::new(), None),
             progress: Progress::Connecting,
+            has_begun: false,
             at: now,
-            wait: CONNECT_WAIT,
+            wait: if transport.class.program().is_some() { PROGRAM_WAIT } else { CONNECT_WAIT },
             until: now,
         }
     }
@@ -282,10 +288,33 @@ impl Dialling {
         self.progress == Progress::Linked
     }
 
+    /// Returns whether a program was started since the last call. The device host then starts its own.
+    pub fn take_begun(&mut self) -> bool {
+        std::mem::take(&mut self.has_begun)
+    }
+
+    /// Opens a socket, or starts the program of a transport that has one, and makes its introduction.
+    fn begin(&mut self, introduce: &mut dyn FnMut() -> Introduced, meeting: &Meeting<'_>) {
+        let (said, keys) = introduce();
+        let options = &self.transport.options;
+        match self.transport.class.program() {
+            Some(program) => {
+                self.introduction = (program.wrap(&said), keys);
+                self.socket = program.begin(meeting, options).ok();
+                self.has_begun = true;
+            }
+            None => {
+                self.introduction = (said, keys);
+                self.socket = self.transport.class.dial(self.peer, options).ok();
+            }
+        }
+    }
+
     /// Performs the steps that are possible now; `introduce` creates a new introduction for each socket.
     pub fn run(
         &mut self,
         introduce: &mut dyn FnMut() -> Introduced,
+        meeting: &Meeting<'_>,
         poller: &mut Poller,
         now: Time,
     ) -> Dialled {
@@ -299,18 +328,19 @@ impl Dialling {
             poller.forget(socket.as_fd());
             return Dialled::Ready(socket, self.introduction.1.take());
         }
-        if confirmed && self.progress == Progress::Connecting && now >= self.until {
+        let is_program = self.transport.class.program().is_some();
+        if (is_program || confirmed && self.progress == Progress::Connecting) && now >= self.until {
             self.drop_socket(poller);
+            self.progress = Progress::Connecting;
         }
         if self.socket.is_none() {
             if now < self.at {
                 return Dialled::Waiting;
             }
-            self.socket = self.transport.class.dial(self.peer, &self.transport.options).ok();
-            self.introduction = introduce();
+            self.begin(introduce, meeting);
             self.at = now.after(RETRY_INTERVAL);
             self.until = now.after(self.wait);
-            self.wait = (self.wait * 3 / 2).min(CONNECT_WAIT_MAX);
+            self.wait = (self.wait * 3 / 2).min(if is_program { PROGRAM_WAIT_MAX } else { CONNECT_WAIT_MAX });
         }
         let Some(socket) = &self.socket else { return Dialled::Waiting };
         if self.progress == Progress::Introduced && now < self.at {
@@ -321,7 +351,12 @@ impl Dialling {
             Ok(count) if count == introduction.len() => {
                 self.progress = Progress::Introduced;
                 self.at = now.after(INTRODUCTION_INTERVAL);
-                if confirmed { self.run(introduce, poller, now) } else { Dialled::Waiting }
+                if confirmed { self.run(introduce, meeting, poller, now) } else { Dialled::Waiting }
+            }
+            // The program is slow, and has its introduction.
+            Err(Errno::AGAIN) if self.progress == Progress::Introduced => {
+                self.at = now.after(INTRODUCTION_INTERVAL);
+                Dialled::Waiting
             }
             // Still connecting.
             Err(Errno::AGAIN | Errno::NOTCONN | Errno::INPROGRESS) => Dialled::Waiting,

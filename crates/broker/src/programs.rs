@@ -2,7 +2,7 @@
 //! exists.
 
 use contract::{FlowDirection, Half, Role, ServiceError};
-use modules::Pipelines;
+use modules::{Pipelines, TransportPlan};
 use pipeline::{PairUse, Pipeline};
 use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
@@ -85,6 +85,22 @@ fn check_program(used: &PairUse, words: &str) -> Result<(), ServiceError> {
             wrong(format!("`{program}` is not executable: chmod +x {program}"))
         }
         Some(_) => Ok(()),
+    }
+}
+
+/// Checks that the program of a transport exists. A first word with a special meaning for the shell is not checked.
+pub fn check_transport(transport: &TransportPlan) -> Result<(), ServiceError> {
+    let command = transport.options.text("command");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '+');
+    let Some(word) = transport.class.program().and_then(|_| command.split_whitespace().next()) else {
+        return Ok(());
+    };
+    let is_known = !word.chars().all(is_plain) || word == "exec" || find(word).is_some();
+    match is_known {
+        true => Ok(()),
+        false => {
+            Err(ServiceError::Usage(format!("transport `exec:{command}`: there is no program `{word}`")))
+        }
     }
 }
 

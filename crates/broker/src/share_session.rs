@@ -3,6 +3,7 @@
 mod devices;
 mod handover;
 mod processor;
+mod program;
 mod status;
 
 use crate::change;
@@ -19,6 +20,7 @@ use hosts::place::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT};
 use hub::origin::PartnerOrigin;
 use modules::TransportPlan;
 use modules::now;
+use program::ProgramState;
 use session::{Limits, UnreportedLosses};
 use std::collections::BTreeMap;
 use std::io;
@@ -98,6 +100,10 @@ pub(crate) struct OpenDevice {
     number: u64,
     /// The transport requested when the driver was opened.
     transport: TransportPlan,
+    /// The program that is to make the data connection, if the transport has one.
+    program: ProgramState,
+    /// Time of its latest start.
+    program_begun_at: Time,
 }
 
 /// One peer's session.
@@ -215,6 +221,7 @@ impl Session {
     fn lose_links(&mut self) {
         self.datagram_peers.clear();
         self.tags.clear();
+        self.common.drivers.values_mut().for_each(|driver| driver.own.program = ProgramState::Idle);
         self.command(Command::LinksLost);
     }
 
@@ -232,6 +239,10 @@ impl Session {
         let Some(opened) = self.common.drivers.get(&driver).map(|driver| &driver.own.transport) else {
             return;
         };
+        if opened.class.program().is_some() {
+            // Its connections come from the program alone.
+            return;
+        }
         let transport = match (opened.class.is_datagram() == is_datagram, is_datagram) {
             (true, _) => Some(opened.clone()),
             (false, true) => TransportPlan::defaults(DEFAULT_TRANSPORT),
@@ -460,6 +471,7 @@ impl Session {
         if now >= self.losses.due_at() {
             self.report_losses()?;
         }
+        self.run_programs(now, emit);
         self.common.link.run_timeouts(now)?;
         self.common.request_stats(now);
         self.common.update_facts();
@@ -566,6 +578,11 @@ impl Session {
                 self.close(driver, &reason, shared, emit);
                 Ok(())
             }
+            // The application host has started its program.
+            Control::Unlinked { driver } => {
+                self.handle_program_begun(driver, now());
+                Ok(())
+            }
             // Messages that only a device host sends are ignored.
             _ => Ok(()),
         }
@@ -583,6 +600,7 @@ impl Session {
             .poll_timeout(self.common.silent_since().is_some())
             .min(kept_until)
             .min(self.losses.due_at())
+            .min(self.programs_at())
             .min(self.common.stats_at());
         let at = if self.is_pending { Time::ZERO } else { at };
         self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));
@@ -623,6 +641,6 @@ fn new_token() -> Result<SessionToken, ServiceError> {
 
 /// True for messages that are work for the broker; workers handle most others.
 fn is_request(message: &Control) -> bool {
-    matches!(message, Control::List | Control::Open { .. } | Control::Close { .. })
+    matches!(message, Control::List | Control::Open { .. } | Control::Close { .. } | Control::Unlinked { .. })
         || change::flow_of(message).is_some()
 }

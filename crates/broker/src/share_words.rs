@@ -1,7 +1,7 @@
 //! The options of a shared device, as on the command line and in a run file.
 
 use crate::limits::limits;
-use crate::programs::check_programs;
+use crate::programs::{check_programs, check_transport};
 use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
 use contract::{Role, ServiceError};
 use hosts::place::{DEFAULT_LISTEN, listen_address, split_transport};
@@ -129,7 +129,9 @@ impl ShareWords {
     fn transport_plan(&self) -> Result<Option<TransportPlan>, ServiceError> {
         let Some(options) = self.transport.as_deref() else { return Ok(None) };
         let (name, _) = split_transport(self.listen.as_deref().unwrap_or(DEFAULT_LISTEN))?;
-        transport_plan(name, Some(options)).map(Some)
+        let plan = transport_plan(name, Some(options))?;
+        check_transport(&plan)?;
+        Ok(Some(plan))
     }
 }
 

@@ -283,8 +283,8 @@ pub(crate) struct Share {
     #[arg(long, value_name = "[TRANSPORT://]ADDRESS[:PORT]", default_value = DEFAULT_LISTEN)]
     pub(crate) listen: String,
     /// Options of the transport in --listen, `quic` by default, such as congestion=bbr (`outboard modules quic` lists
-    /// them)
-    #[arg(long, value_name = "NAME=VALUE,...")]
+    /// them); or a program that carries the records for peers that name one too (`outboard modules exec`)
+    #[arg(long, value_name = "NAME=VALUE,...|exec:COMMAND")]
     pub(crate) transport: Option<String>,
     /// Announce the name and port of this host, but no devices, on the local network (`outboard find`)
     #[arg(long)]
@@ -396,8 +396,9 @@ pub(crate) struct Attach {
     pub(crate) expect: Vec<String>,
     #[command(flatten)]
     pub(crate) via: Via,
-    /// Options of the transport, such as congestion=bbr (`outboard modules quic` lists them)
-    #[arg(long, value_name = "NAME=VALUE,...")]
+    /// Options of the transport, such as congestion=bbr (`outboard modules quic` lists them); or a program that carries the records,
+    /// if the device host names one too (`outboard modules exec`)
+    #[arg(long, value_name = "NAME=VALUE,...|exec:COMMAND")]
     pub(crate) transport: Option<String>,
     #[command(flatten)]
     pub(crate) session: Session,

@@ -49,5 +49,5 @@ pub use service_error::ServiceError;
 pub use site::{Secret, Shared, Site};
 pub use stage::{Choice, Drop, Outbox, Port, Report, Stage, StageError, StageResult};
 pub use time::{Offset, Time};
-pub use transport::{End, SealKeys, TransportClass};
+pub use transport::{End, Meeting, ProgramTransport, SealKeys, TransportClass};
 pub use wire::control::{FlowClass, FlowDirection};

@@ -1,8 +1,8 @@
 //! Transports: network modules. A transport is a partner whose messages are whole records.
 
 use crate::{ModuleEntry, OptionSpec, Options, Partner, PartnerResult, Secret};
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The keys that encrypt one data connection: one for each direction, never used for another connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,33 @@ pub enum End {
     Dialled,
     /// The other host.
     Accepted,
+}
+
+/// The connection that a program makes between two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meeting<'a> {
+    /// The side of this host.
+    pub end: End,
+    /// The other host, as the control channel reaches it.
+    pub peer: IpAddr,
+    /// The device's name in the catalogue.
+    pub device: &'a str,
+    /// The driver's number in the session, equal on both hosts.
+    pub driver: u32,
+}
+
+/// The part of a transport whose records a program of the user carries. The program alone knows the way to the other host, and
+/// runs for one connection.
+pub trait ProgramTransport: Sync {
+    /// Starts this host's program. Returns the socket on which it carries messages.
+    fn begin(&self, meeting: &Meeting<'_>, options: &Options) -> PartnerResult<OwnedFd>;
+
+    /// Returns the bytes that carry an introduction to the other host.
+    fn wrap(&self, introduction: &[u8]) -> Vec<u8>;
+
+    /// Looks for the introduction of the other host, and leaves it where it is. `None`: it has not arrived. An error: the program
+    /// has ended, or something else has arrived.
+    fn look(&self, socket: BorrowedFd<'_>) -> PartnerResult<Option<Vec<u8>>>;
 }
 
 /// A kind of transport: one row in the table of the `transports` crate.
@@ -52,6 +79,12 @@ pub trait TransportClass: Sync {
     /// Returns true if a link has several connections, which come and go: [`TransportCtl::AddWay`](crate::TransportCtl::AddWay).
     fn has_ways(&self) -> bool {
         false
+    }
+
+    /// Returns the part of a transport that a program carries. Such a transport dials no address, and only this host's own
+    /// command line can choose it. Its connections are introduced as those of datagrams are.
+    fn program(&self) -> Option<&dyn ProgramTransport> {
+        None
     }
 
     /// Opens a socket towards `peer`, before the preamble. It connects in the background.

@@ -23,6 +23,7 @@ use crate::wrong_origin::{is_device, wrong_origin};
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
 use broker::limits;
+use broker::programs::check_transport;
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError, nearest};
 use hosts::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
@@ -248,7 +249,9 @@ impl AttachWords {
         // Each host's request lists its devices in the order of `from`.
         let mut filled = vec![0; requests.len()];
         for ((origin, pipeline), port) in origins.iter().zip(pipelines).zip(ports) {
-            let Some(request) = requests.iter().position(|request| origin.is_of(request)) else { continue };
+            let transport = transport_plan(origin.transport, self.transport.as_deref())?;
+            let is_its = |request: &AttachRequest| origin.is_of(request, &transport);
+            let Some(request) = requests.iter().position(is_its) else { continue };
             let target = &mut requests[request].targets[filled[request]];
             filled[request] += 1;
             target.application = ApplicationChoice::Joint(port);
@@ -287,12 +290,14 @@ impl AttachWords {
                 AttachTarget { name, application, pipelines, expect: self.expected(index, &origin)? };
             let known = trust(self.insecure)?;
             check_peer(&origin.target, known.as_ref(), self.known.as_ref())?;
-            match requests.iter_mut().find(|request| origin.is_of(request)) {
+            let transport = transport_plan(origin.transport, self.transport.as_deref())?;
+            check_transport(&transport)?;
+            match requests.iter_mut().find(|request| origin.is_of(request, &transport)) {
                 Some(request) => request.targets.push(target),
                 None => requests.push(AttachRequest {
                     peer: origin.target.peer,
                     address: origin.target.address,
-                    transport: transport_plan(origin.transport, self.transport.as_deref())?,
+                    transport,
                     fallback: fallback(from, self.transport.as_deref())?,
                     targets: vec![target],
                     trust: known,
@@ -372,9 +377,9 @@ impl<'a> Origin<'a> {
         vec![whole, plain, unnamed, self.name]
     }
 
-    fn is_of(&self, request: &AttachRequest) -> bool {
+    fn is_of(&self, request: &AttachRequest, transport: &TransportPlan) -> bool {
         (&request.peer, &request.address) == (&self.target.peer, &self.target.address)
-            && request.transport.class.name() == self.transport
+            && request.transport.class.name() == transport.class.name()
     }
 
     fn parse(text: &'a str) -> Result<Origin<'a>, ServiceError> {

@@ -215,3 +215,15 @@ fn quic_conforms() {
         conforms(move || Two::new(&crate::quic::Quic, udp_pair(), true, sealed).with_peer_loop());
     }
 }
+
+#[test]
+fn a_program_conforms() {
+    let Some(program) = crate::exec::tests::carrier() else { return };
+    for sealed in [false, true] {
+        let program = program.clone();
+        conforms(move || {
+            let options = [("outbox", "64")];
+            Two::of(crate::exec::tests::partners(&program, sealed, &options), true).with_peer_loop()
+        });
+    }
+}

@@ -5,7 +5,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `tcp`, `udp`, `quic`, `striped` | the transports |
+//! | `tcp`, `udp`, `quic`, `striped`, `exec` | the transports |
 //! | `rate` | the rate of `udp` and `quic`: random loss does not lower it, a queue does |
 //! | `send_queue` | bounded queue of records that wait for the socket |
 //! | `deframer` | byte stream to records |
@@ -16,6 +16,7 @@
 #[cfg(test)]
 mod conformance;
 mod deframer;
+pub mod exec;
 pub mod quic;
 mod rate;
 mod seal;
@@ -34,7 +35,8 @@ pub mod udp;
 use contract::TransportClass;
 
 /// All transports.
-pub const TRANSPORTS: &[&dyn TransportClass] = &[&quic::Quic, &tcp::Tcp, &udp::Udp, &striped::Striped];
+pub const TRANSPORTS: &[&dyn TransportClass] =
+    &[&quic::Quic, &tcp::Tcp, &udp::Udp, &striped::Striped, &exec::Exec];
 
 /// Returns the transport with this name.
 pub fn find(name: &str) -> Option<&'static dyn TransportClass> {

@@ -27,7 +27,10 @@ pub const REPORT_LINES_MAX: usize = 64;
 /// The longest name and the longest value of a statistic or an option, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-const HELLO: u8 = 1;
+/// An option of the hello to a user's program that runs on shared memory, and of its answer, each with the value `true`.
+pub const SHARED_MEMORY: &str = "shared_memory";
+/// The kind of [`ModuleFrame::Hello`].
+pub const HELLO: u8 = 1;
 const PEER: u8 = 2;
 const FLUSH: u8 = 3;
 const DONE: u8 = 4;

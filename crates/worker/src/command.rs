@@ -84,6 +84,11 @@ pub enum Command {
         /// Connected socket between the new addresses.
         socket: OwnedFd,
     },
+    /// Drop the data connection of a driver; another one follows.
+    Unlink {
+        /// Number of the driver.
+        driver: u32,
+    },
     /// Drop all data connections.
     LinksLost,
     /// The peer fell silent.
@@ -194,6 +199,7 @@ const PORTS: u8 = 20;
 const PROCESSOR: u8 = 22;
 const LEAVE: u8 = 23;
 const ADD_WAY: u8 = 24;
+const UNLINK: u8 = 25;
 
 /// Encodes a command. Returns it unchanged if its partner is an object of this process, which cannot be sent.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -241,6 +247,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             given.push(socket);
         }
         Command::Processor { ns_per_second } => drop(w.u8(PROCESSOR).u64(ns_per_second)),
+        Command::Unlink { driver } => drop(w.u8(UNLINK).u32(driver)),
         Command::LinksLost => drop(w.u8(LINKS_LOST)),
         Command::Silence => drop(w.u8(SILENCE)),
         Command::SilenceEnded => drop(w.u8(HEARD)),
@@ -310,6 +317,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
             Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }
         }
         PROCESSOR => Command::Processor { ns_per_second: r.u64("processor time")? },
+        UNLINK => Command::Unlink { driver: r.u32("driver")? },
         LINKS_LOST => Command::LinksLost,
         SILENCE => Command::Silence,
         HEARD => Command::SilenceEnded,

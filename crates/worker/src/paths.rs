@@ -325,6 +325,11 @@ impl<C: ControlChannel> Loop<C> {
                 self.change_link(driver, |driver| driver.add_way(socket, keys));
             }
             Command::Move { driver, socket } => self.change_link(driver, |driver| driver.handle_move(socket)),
+            Command::Unlink { driver } => {
+                if let Some(entry) = self.drivers.get_mut(&driver) {
+                    entry.driver.handle_link_lost(&mut self.poller);
+                }
+            }
             Command::LinksLost => {
                 self.drivers.values_mut().for_each(|entry| entry.driver.handle_link_lost(&mut self.poller));
             }

@@ -125,6 +125,7 @@ fn commands() -> impl Strategy<Value = Command> {
             Command::AddWay { driver, socket: descriptor(), keys }
         }),
         prop_oneof![
+            driver().prop_map(|driver| Command::Unlink { driver }),
             Just(0).prop_map(|_| Command::LinksLost),
             Just(0).prop_map(|_| Command::Silence),
             Just(0).prop_map(|_| Command::SilenceEnded),

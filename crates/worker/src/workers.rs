@@ -293,6 +293,7 @@ impl Workers {
             }
             Command::Flow { flow, .. } => self.send_one(driver_of(flow), command),
             Command::Move { driver, .. }
+            | Command::Unlink { driver }
             | Command::AddWay { driver, .. }
             | Command::Absence { driver }
             | Command::Resync { driver }

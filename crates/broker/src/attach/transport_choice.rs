@@ -9,14 +9,14 @@ use super::{ApplicationHost, CONNECT_TIMEOUT};
 use crate::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
 use crate::events::Event;
 use contract::ServiceError;
-use contract::Time;
+use contract::{End, Meeting, Time};
 use modules::TransportPlan;
 use modules::now;
 use std::net::SocketAddr;
 use std::time::Duration;
 use sys::poller::Poller;
 use trust::quic_stream::QuicStream;
-use wire::Preamble;
+use wire::{Control, Preamble};
 use worker::Command;
 
 /// Connect timeout before the fallback is tried, if there is one.
@@ -202,12 +202,25 @@ impl ApplicationHost {
                 }
             };
             let over = (&self.transport, self.address);
+            let meeting = Meeting {
+                end: End::Dialled,
+                peer: self.address.ip().to_canonical(),
+                device: &known.name,
+                driver,
+            };
             let (poller, now) = (&mut self.poller, now());
-            for (socket, keys) in known.own.ways.run(over, &mut || introduce(true), poller, now) {
+            for (socket, keys) in known.own.ways.run(over, &mut || introduce(true), &meeting, poller, now) {
                 self.common.workers.send(Command::AddWay { driver, socket, keys });
             }
             let Some(dialling) = known.own.dialling.as_mut() else { continue };
-            match dialling.run(&mut || introduce(false), poller, now) {
+            let dialled = dialling.run(&mut || introduce(false), &meeting, poller, now);
+            if dialling.take_begun() {
+                // The former program ends, and the device host starts a new one. If the control channel fails, the next
+                // turn notices.
+                self.common.workers.send(Command::Unlink { driver });
+                let _ = self.common.link.send(&Control::Unlinked { driver });
+            }
+            match dialled {
                 Dialled::Waiting => {}
                 Dialled::Ready(socket, keys) => {
                     // Ways of the former link would only be closed.

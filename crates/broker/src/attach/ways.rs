@@ -2,7 +2,7 @@
 //! it cannot connect.
 
 use crate::dial::{Dialled, Dialling, Introduced};
-use contract::{SealKeys, Time};
+use contract::{Meeting, SealKeys, Time};
 use modules::TransportPlan;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -38,6 +38,7 @@ impl Ways {
         &mut self,
         (transport, peer): (&TransportPlan, SocketAddr),
         introduce: &mut dyn FnMut() -> Introduced,
+        meeting: &Meeting<'_>,
         poller: &mut Poller,
         now: Time,
     ) -> Vec<(OwnedFd, Option<SealKeys>)> {
@@ -47,7 +48,7 @@ impl Ways {
             self.dialling.push(Dialling::new(transport, peer, now));
         }
         let mut ready = Vec::new();
-        self.dialling.retain_mut(|dialling| match dialling.run(introduce, poller, now) {
+        self.dialling.retain_mut(|dialling| match dialling.run(introduce, meeting, poller, now) {
             Dialled::Waiting => true,
             Dialled::Ready(socket, keys) => {
                 ready.push((socket, keys));

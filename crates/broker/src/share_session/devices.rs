@@ -1,11 +1,12 @@
 //! The devices of a session: the peer's view of the catalogue, and opening and closing drivers.
 
+use super::program::ProgramState;
 use super::{OpenDevice, Session};
 use crate::agree::{self, OtherHost};
 use crate::events::Event;
 use crate::offers::{Offers, Shared};
 use crate::peer_session::Driver;
-use contract::{Description, FlowDirection, Role};
+use contract::{Description, FlowDirection, Role, Time};
 use modules::registry;
 use trust::keys::KeyShare;
 use wire::Control;
@@ -89,7 +90,13 @@ impl Session {
         device.check_free(self.key)?;
         let transport = device
             .transport(transport)
-            .ok_or_else(|| format!("there is no transport `{transport}` on this host"))?;
+            .ok_or_else(|| match registry::transport(transport).is_some() {
+                // A peer starts no program here.
+                true => format!(
+                    "`{name}` is not shared over a program: start its `outboard share` with --transport '{transport}:COMMAND'"
+                ),
+                false => format!("there is no transport `{transport}` on this host"),
+            })?;
         let share = KeyShare::new().map_err(|error| error.to_string())?;
         let key = share.public;
         let keys = share.agree(their_key, device.pipelines.key.as_ref())?;
@@ -104,7 +111,12 @@ impl Session {
         self.common.workers.inherit(driver, left);
         let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         let (class, description) = (device.description.class.clone(), device.description.properties.clone());
-        let own = OpenDevice { number, transport: transport.clone() };
+        let own = OpenDevice {
+            number,
+            transport: transport.clone(),
+            program: ProgramState::Idle,
+            program_begun_at: Time::ZERO,
+        };
         let open = Driver::new(name.into(), device.pipelines.clone(), plans.clone(), own);
         self.common.drivers.insert(driver, open);
         let plan = DriverPlan { role: Role::Device, flows: plans, transport };

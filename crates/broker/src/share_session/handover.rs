@@ -1,5 +1,6 @@
 //! A session at the device host as one program leaves it to the next ([`crate::handover`]).
 
+use super::program::ProgramState;
 use super::{OpenDevice, PeerIdentity, Session, Work};
 use crate::control_link::ControlLink;
 use crate::handover::SavedSession;
@@ -83,7 +84,12 @@ impl Session {
         let (number, device) =
             device.filter(|(_, device)| is_allowed(device)).ok_or("it is no longer shared with this host")?;
         device.resume_use((self.id, self.key), taken.driver, &taken.opened)?;
-        let own = OpenDevice { number: *number, transport: taken.plan.transport.clone() };
+        let own = OpenDevice {
+            number: *number,
+            transport: taken.plan.transport.clone(),
+            program: ProgramState::Idle,
+            program_begun_at: Time::ZERO,
+        };
         let (driver, flows) = (taken.driver, taken.plan.flows.clone());
         let open = Driver::new(device.name.clone(), device.pipelines.clone(), flows, own);
         self.common.drivers.insert(driver, open);

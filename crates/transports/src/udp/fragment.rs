@@ -1,29 +1,29 @@
 //! Header of a datagram with a part of a record (`docs/reference/transport-udp.md`).
 
 /// Identity of a record: its first 16 bytes (flow, epoch, sequence).
-pub(super) type RecordId = [u8; ID_BYTES];
+pub(crate) type RecordId = [u8; ID_BYTES];
 
 /// Size of a record's identity. Every datagram carries the identity; only the rest of the record is split.
-pub(super) const ID_BYTES: usize = 16;
+pub(crate) const ID_BYTES: usize = 16;
 
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fragment {
-    pub(super) id: RecordId,
+pub(crate) struct Fragment {
+    pub(crate) id: RecordId,
     /// Index of the part, from 0.
-    pub(super) index: u16,
+    pub(crate) index: u16,
     /// Number of parts of the record.
-    pub(super) count: u16,
+    pub(crate) count: u16,
     /// Low 32 bits of the datagram's number. Every transmission, also a repeated one, has a new number.
-    pub(super) number: u32,
+    pub(crate) number: u32,
 }
 
 impl Fragment {
     /// Size of the header.
-    pub(super) const BYTES: usize = ID_BYTES + 8;
+    pub(crate) const BYTES: usize = ID_BYTES + 8;
 
     /// Encodes the header.
-    pub(super) fn emit(&self) -> [u8; Self::BYTES] {
+    pub(crate) fn emit(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..ID_BYTES].copy_from_slice(&self.id);
         bytes[ID_BYTES..ID_BYTES + 2].copy_from_slice(&self.index.to_le_bytes());
@@ -34,7 +34,7 @@ impl Fragment {
 
     /// Decodes the header at the front of a datagram. Returns `None` if the datagram is too short or the index is not
     /// below the count.
-    pub(super) fn parse(datagram: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(datagram: &[u8]) -> Option<Self> {
         let (header, _) = datagram.split_first_chunk::<{ Self::BYTES }>()?;
         let (id, rest) = header.split_first_chunk::<ID_BYTES>()?;
         let index = u16::from_le_bytes([rest[0], rest[1]]);
@@ -44,7 +44,7 @@ impl Fragment {
     }
 
     /// Returns the flow, the first field of the identity.
-    pub(super) fn flow(&self) -> u32 {
+    pub(crate) fn flow(&self) -> u32 {
         u32::from_le_bytes([self.id[0], self.id[1], self.id[2], self.id[3]])
     }
 }

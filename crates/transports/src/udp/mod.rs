@@ -12,10 +12,10 @@
 //!
 //! All parts except this file are sans-IO.
 
-mod fragment;
+pub(crate) mod fragment;
 #[cfg(test)]
 mod link_tests;
-mod reassembly;
+pub(crate) mod reassembly;
 mod receipt;
 mod sender;
 #[cfg(test)]

@@ -18,41 +18,41 @@ const PART_BYTES: usize = 64;
 
 /// Limits of the reassembly.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ReassemblyLimits {
+pub(crate) struct ReassemblyLimits {
     /// Largest body of a record.
-    pub(super) body_bytes_max: usize,
+    pub(crate) body_bytes_max: usize,
     /// Incomplete records.
-    pub(super) partials_max: usize,
+    pub(crate) partials_max: usize,
     /// Memory of incomplete records.
-    pub(super) partial_bytes_max: usize,
+    pub(crate) partial_bytes_max: usize,
     /// An incomplete record is dropped if no part of it arrives for this long.
-    pub(super) patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Complete records.
-    pub(super) received: u64,
+    pub(crate) received: u64,
     /// Their bytes.
-    pub(super) received_bytes: u64,
+    pub(crate) received_bytes: u64,
     /// Records dropped while incomplete.
-    pub(super) lost_partial: u64,
+    pub(crate) lost_partial: u64,
     /// Repeated datagrams.
-    pub(super) repeated: u64,
+    pub(crate) repeated: u64,
     /// Datagrams that break the protocol.
-    pub(super) malformed: u64,
+    pub(crate) malformed: u64,
 }
 
 /// Identity and size of the memory that a datagram was received into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slab {
-    pub(super) number: u64,
-    pub(super) bytes: usize,
+pub(crate) struct Slab {
+    pub(crate) number: u64,
+    pub(crate) bytes: usize,
 }
 
 /// Incomplete records, and complete ones that were not pulled yet.
 #[derive(Debug)]
-pub(super) struct Reassembly {
+pub(crate) struct Reassembly {
     limits: ReassemblyLimits,
     complete: VecDeque<(u32, Body)>,
     /// Ordered by the last arrival, oldest first.
@@ -61,7 +61,7 @@ pub(super) struct Reassembly {
     partial_bytes: usize,
     /// Complete records by [`recent_slot`].
     recent: Box<[Option<RecordId>]>,
-    pub(super) counts: Counts,
+    pub(crate) counts: Counts,
 }
 
 /// An incomplete record.
@@ -86,7 +86,7 @@ struct Partial {
 }
 
 impl Reassembly {
-    pub(super) fn new(limits: ReassemblyLimits) -> Self {
+    pub(crate) fn new(limits: ReassemblyLimits) -> Self {
         Reassembly {
             limits,
             complete: VecDeque::new(),
@@ -98,22 +98,22 @@ impl Reassembly {
     }
 
     /// Returns true if [`Reassembly::next`] would return a record.
-    pub(super) fn has_next(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         !self.complete.is_empty()
     }
 
     /// Returns the number of complete records.
-    pub(super) fn ready(&self) -> usize {
+    pub(crate) fn ready(&self) -> usize {
         self.complete.len()
     }
 
     /// Returns the next complete record and its flow.
-    pub(super) fn next(&mut self) -> Option<(u32, Body)> {
+    pub(crate) fn next(&mut self) -> Option<(u32, Body)> {
         self.complete.pop_front()
     }
 
     /// Adds a datagram, which is a slice of `slab`. Returns its header if that is valid.
-    pub(super) fn insert(&mut self, mut datagram: Bytes, slab: Slab, now: Time) -> Option<Fragment> {
+    pub(crate) fn insert(&mut self, mut datagram: Bytes, slab: Slab, now: Time) -> Option<Fragment> {
         // The peer repeats its introduction until it is answered.
         if datagram.len() == Preamble::BYTES && Preamble::parse(&datagram).is_ok() {
             return None;
@@ -137,19 +137,19 @@ impl Reassembly {
     }
 
     /// Returns the time at which [`Reassembly::expire`] drops a record.
-    pub(super) fn expires(&self) -> Option<Time> {
+    pub(crate) fn expires(&self) -> Option<Time> {
         self.partials.front().map(|oldest| oldest.last_arrival.after(self.limits.patience))
     }
 
     /// Drops incomplete records after their patience.
-    pub(super) fn expire(&mut self, now: Time) {
+    pub(crate) fn expire(&mut self, now: Time) {
         while self.expires().is_some_and(|time| time <= now) {
             self.drop_oldest();
         }
     }
 
     /// Returns the number of incomplete records and the memory charged to them.
-    pub(super) fn held(&self) -> (usize, usize) {
+    pub(crate) fn held(&self) -> (usize, usize) {
         (self.partials.len(), self.partial_bytes)
     }
 

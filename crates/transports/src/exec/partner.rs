@@ -1,0 +1,536 @@
+//! A running program as a partner: whole records in messages of a limited size.
+//!
+//! | sending | event | next state |
+//! |---|---|---|
+//! | `Open` | [`Ctl::Finish`] | `Finishing` |
+//! | `Finishing` | the queue is empty: [`Signal::End`] is written | `Finished` |
+//!
+//! | receiving | event | next state |
+//! |---|---|---|
+//! | `Greeting` | the program's hello | `Open`, and the queue is sent |
+//! | `Open` | [`Signal::End`] | `Ended` |
+//! | `Greeting`, `Open` | the program closes its output, or breaks a rule | `Failed` |
+
+use super::MESSAGE_BYTES_MAX;
+use super::hello::{self, Declared, HELLO_BYTES_MAX};
+use super::message::{self, Kind, Signal, Splitter};
+use super::silence::{Due, Silence};
+use crate::seal::{NUMBER_BYTES, OpenError, Seal};
+use crate::send_queue::{SendQueue, check_record};
+use crate::socket::would_block;
+use crate::udp::fragment::Fragment;
+use crate::udp::reassembly::{Reassembly, ReassemblyLimits, Slab};
+use bytes::{Buf, Bytes, BytesMut};
+use contract::{
+    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Interest, Message, Next, Options, Partner,
+    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness, SealKeys, Time, TransportCtl,
+};
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use sys::net::Room;
+use wire::Container;
+
+/// Bytes read at a time. Memory grows with what arrives, not with the announced length.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes of small messages that are joined before they are written.
+const JOINED_BYTES: usize = 64 << 10;
+/// Reads and messages of one pull, at most, so that a fast peer does not starve the rest of the event loop.
+const STEPS_MAX: usize = 64;
+/// Complete records at which a flush stops reading, because nobody pulls.
+const READY_RECORDS_MAX: usize = 64;
+const REASSEMBLY_LIMITS: ReassemblyLimits = ReassemblyLimits {
+    body_bytes_max: wire::BODY_BYTES_MAX,
+    partials_max: 1024,
+    partial_bytes_max: 96 << 20,
+    patience: Duration::from_secs(30),
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SendState {
+    Open,
+    Finishing,
+    Finished,
+}
+
+#[derive(Debug)]
+enum ReceiveState {
+    /// The program has not declared its properties.
+    Greeting,
+    Open(Declared),
+    /// The other host has ended the connection.
+    Ended(Declared),
+    /// Repeated by every call that can fail.
+    Failed(String),
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: u64,
+    sent_bytes: u64,
+    /// Bytes read from the program.
+    raw_bytes: u64,
+    /// Messages that do not open, or that are no messages.
+    refused: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ExecPartner {
+    name: String,
+    socket: OwnedFd,
+    /// `None` on an unencrypted connection.
+    seal: Option<Box<Seal>>,
+    queue: SendQueue<()>,
+    /// The record that is being sent.
+    splitter: Option<Splitter>,
+    /// Number of the next message with a part of a record.
+    number: u32,
+    /// Containers to write, and the number of their bytes that are written.
+    output: Vec<u8>,
+    written: usize,
+    send_state: SendState,
+    receive_state: ReceiveState,
+    input: BytesMut,
+    /// The last read emptied the socket: poll before the next one.
+    is_drained: bool,
+    /// The number that the next message of an ordered program has at least.
+    next_number: u64,
+    slabs: u64,
+    reassembly: Reassembly,
+    silence: Silence,
+    slot: PullSlot,
+    /// Flow of the record in the slot.
+    flow: FlowKey,
+    counts: Counts,
+}
+
+fn now() -> Time {
+    Time(sys::clock::boot_ns())
+}
+
+impl ExecPartner {
+    pub(super) fn new(socket: OwnedFd, options: &Options, keys: Option<&SealKeys>) -> Self {
+        ExecPartner {
+            name: format!("the program `{}`", options.text("command")),
+            socket,
+            seal: keys.map(|keys| Box::new(Seal::new(keys))),
+            queue: SendQueue::new(options.count("outbox")),
+            splitter: None,
+            number: 0,
+            output: Vec::new(),
+            written: 0,
+            send_state: SendState::Open,
+            receive_state: ReceiveState::Greeting,
+            input: BytesMut::new(),
+            is_drained: false,
+            next_number: 0,
+            slabs: 0,
+            reassembly: Reassembly::new(REASSEMBLY_LIMITS),
+            silence: Silence::new(options.duration("patience"), now()),
+            slot: PullSlot::default(),
+            flow: FlowKey::DEFAULT,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Ends the connection for this reason, for this call and all later ones.
+    fn fail<T>(&mut self, problem: impl std::fmt::Display) -> PartnerResult<T> {
+        let problem = format!("{}: {problem}", self.name);
+        self.receive_state = ReceiveState::Failed(problem.clone());
+        Err(PartnerError::Data(problem))
+    }
+
+    fn check(&self) -> PartnerResult {
+        match &self.receive_state {
+            ReceiveState::Failed(problem) => Err(PartnerError::Data(problem.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    fn declared(&self) -> Option<Declared> {
+        match &self.receive_state {
+            ReceiveState::Open(declared) | ReceiveState::Ended(declared) => Some(*declared),
+            _ => None,
+        }
+    }
+
+    // Sending.
+
+    fn signal(&mut self, signal: Signal) {
+        let content = [signal as u8];
+        let sealer = self.seal.as_mut().map(|seal| &mut seal.sealer);
+        message::append(std::iter::once(&content[..]), sealer, &mut self.output);
+    }
+
+    /// Appends messages to the output. Returns false if there is nothing to send.
+    fn fill(&mut self, declared: Declared) -> bool {
+        while self.output.len() < JOINED_BYTES {
+            let sealer = self.seal.as_mut().map(|seal| &mut seal.sealer);
+            if let Some(splitter) = &mut self.splitter {
+                if splitter.append_next(self.number, sealer, &mut self.output) {
+                    self.number = self.number.wrapping_add(1);
+                } else {
+                    self.splitter = None;
+                    self.counts.sent += 1;
+                }
+            } else if let Some(record) = self.queue.pop() {
+                let is_sealed = self.seal.is_some();
+                self.splitter = Some(Splitter::new(record, declared.message_bytes_max, is_sealed));
+            } else {
+                break;
+            }
+        }
+        if self.send_state == SendState::Finishing && self.queue.is_empty() && self.splitter.is_none() {
+            self.send_state = SendState::Finished;
+            self.signal(Signal::End);
+        }
+        !self.output.is_empty()
+    }
+
+    /// Sends until nothing is left, or the program takes no more.
+    fn flush(&mut self) -> PartnerResult {
+        if self.declared().is_none() {
+            self.is_drained = false;
+            self.receive()?;
+        }
+        self.check()?;
+        // The size of a message is not known before the program's hello.
+        let Some(declared) = self.declared() else { return Ok(()) };
+        loop {
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.output.shrink_to(2 * JOINED_BYTES);
+                self.written = 0;
+                if !self.fill(declared) {
+                    return Ok(());
+                }
+            }
+            match sys::net::send(&self.socket, &[IoSlice::new(&self.output[self.written..])]) {
+                Ok(count) => {
+                    self.written += count;
+                    self.counts.sent_bytes += count as u64;
+                    self.silence.handle_sent(now());
+                }
+                Err(error) if would_block(&error) => return Ok(()),
+                Err(error) => return self.end_or(error),
+            }
+        }
+    }
+
+    /// Handles a failed write. Messages that the program wrote before its end are read first.
+    fn end_or(&mut self, error: std::io::Error) -> PartnerResult {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                self.is_drained = false;
+                self.output.clear();
+                self.written = 0;
+                (self.splitter, self.send_state) = (None, SendState::Finished);
+                while self.queue.pop().is_some() {}
+                Ok(())
+            }
+            _ => self.fail(error),
+        }
+    }
+
+    fn is_unsent(&self) -> bool {
+        !self.queue.is_empty() || self.splitter.is_some() || self.written < self.output.len()
+    }
+
+    fn flushed(&self) -> CtlReply {
+        if self.is_unsent() || self.send_state == SendState::Finishing {
+            CtlReply::Pending
+        } else {
+            CtlReply::Done
+        }
+    }
+
+    // Receiving.
+
+    /// Reads and handles messages until a record is complete.
+    fn receive(&mut self) -> PartnerResult {
+        for _ in 0..STEPS_MAX {
+            if self.reassembly.has_next() || matches!(self.receive_state, ReceiveState::Ended(_)) {
+                return Ok(());
+            }
+            self.check()?;
+            match self.next_message() {
+                Ok(Some(message)) => self.handle(message)?,
+                Ok(None) if self.is_drained => return Ok(()),
+                Ok(None) => self.read()?,
+                Err(problem) => return self.fail(problem),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_message(&self) -> bool {
+        self.whole_bytes().is_err()
+            || matches!(self.whole_bytes(), Ok(Some(whole)) if whole <= self.input.len())
+    }
+
+    /// Returns the size of the container at the front, if its header is there.
+    fn whole_bytes(&self) -> Result<Option<usize>, String> {
+        let Some(header) = self.input.first_chunk::<{ Container::BYTES }>() else { return Ok(None) };
+        let limit = self.declared().map_or(HELLO_BYTES_MAX, |_| MESSAGE_BYTES_MAX);
+        let container = Container::parse(header, limit).map_err(|error| error.to_string())?;
+        Ok(Some(Container::BYTES + container.length as usize))
+    }
+
+    fn next_message(&mut self) -> Result<Option<BytesMut>, String> {
+        let Some(whole) = self.whole_bytes()?.filter(|whole| *whole <= self.input.len()) else {
+            return Ok(None);
+        };
+        let mut message = self.input.split_to(whole);
+        message.advance(Container::BYTES);
+        Ok(Some(message))
+    }
+
+    fn read(&mut self) -> PartnerResult {
+        self.input.reserve(READ_BYTES);
+        let received = sys::net::receive(&self.socket, [Room { buffer: &mut self.input, limit: READ_BYTES }]);
+        // ECONNRESET: the program ended with unread messages.
+        let received = received.or_else(|error| match error.kind() {
+            ErrorKind::ConnectionReset => Ok(0),
+            _ => Err(error),
+        });
+        match received {
+            Ok(0) if self.input.is_empty() => self.fail("it has ended; its own output tells why"),
+            Ok(0) => self.fail("it has ended in the middle of a message"),
+            Ok(count) => {
+                self.counts.raw_bytes += count as u64;
+                self.is_drained = count < READ_BYTES && !self.has_message();
+                Ok(())
+            }
+            Err(error) if would_block(&error) => {
+                self.is_drained = true;
+                Ok(())
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn handle(&mut self, mut message: BytesMut) -> PartnerResult {
+        let Some(declared) = self.declared() else {
+            return match hello::parse(&message) {
+                Ok(declared) => {
+                    self.receive_state = ReceiveState::Open(declared);
+                    self.flush()
+                }
+                Err(problem) => self.fail(problem),
+            };
+        };
+        let kind = message.first().copied();
+        if kind.is_some() {
+            message.advance(1);
+        }
+        let content = match &mut self.seal {
+            // The other host repeats its introduction until it is answered.
+            _ if kind == Some(Kind::Introduction as u8) => return Ok(()),
+            Some(seal) if kind == Some(Kind::Sealed as u8) => {
+                let number =
+                    message.first_chunk::<NUMBER_BYTES>().map_or(0, |number| u64::from_le_bytes(*number));
+                match seal.opener.datagram(&mut message) {
+                    Ok(bytes) => {
+                        self.check_order(declared, number)?;
+                        message.freeze().slice(NUMBER_BYTES..NUMBER_BYTES + bytes)
+                    }
+                    Err(error) => return self.refuse(declared, error),
+                }
+            }
+            None if kind == Some(Kind::Bare as u8) => message.freeze(),
+            _ => return self.refuse(declared, OpenError::Altered),
+        };
+        self.silence.handle_received();
+        self.take(declared, content)
+    }
+
+    /// Checks that a program keeps the order that it declares, and loses nothing if it is reliable.
+    fn check_order(&mut self, declared: Declared, number: u64) -> PartnerResult {
+        let expected = self.next_number;
+        self.next_number = expected.max(number.saturating_add(1));
+        match declared.is_ordered {
+            true if number < expected => {
+                self.fail("a message overtook another, though it declares to be ordered")
+            }
+            true if declared.is_reliable && number > expected => {
+                self.fail("a message is missing, though it declares to be reliable and ordered")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops a message that is not one of the other host's. A reliable program has not carried it unchanged.
+    fn refuse(&mut self, declared: Declared, error: OpenError) -> PartnerResult {
+        self.counts.refused += 1;
+        match (declared.is_reliable, error) {
+            (true, OpenError::Altered) => self.fail(
+                "a message was altered, or belongs to another connection, though it declares to be reliable",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, declared: Declared, content: Bytes) -> PartnerResult {
+        if let [byte] = content[..] {
+            match Signal::parse(byte) {
+                Some(Signal::Probe) => {
+                    self.signal(Signal::Answer);
+                    return self.flush();
+                }
+                Some(Signal::End) => self.receive_state = ReceiveState::Ended(declared),
+                Some(Signal::Answer) => {}
+                None => self.counts.refused += 1,
+            }
+            return Ok(());
+        }
+        self.slabs += 1;
+        // A small part of a large record must not keep the whole buffer that it was read into.
+        let is_small_part =
+            content.len() < READ_BYTES / 2 && Fragment::parse(&content).is_some_and(|part| part.count > 1);
+        let content = if is_small_part { Bytes::copy_from_slice(&content) } else { content };
+        let slab = Slab { number: self.slabs, bytes: content.len() };
+        self.reassembly.insert(content, slab, now());
+        Ok(())
+    }
+
+    fn next(&mut self) -> PartnerResult<Next> {
+        self.run_timeouts()?;
+        self.receive()?;
+        match self.reassembly.next() {
+            Some((flow, body)) => {
+                self.flow = FlowKey(flow);
+                Ok(Next::Message(Message::new(Time::ZERO, body)))
+            }
+            None if matches!(self.receive_state, ReceiveState::Ended(_)) => Ok(Next::End),
+            None => {
+                self.is_drained = false;
+                Ok(Next::Nothing)
+            }
+        }
+    }
+
+    fn run_timeouts(&mut self) -> PartnerResult {
+        let now = now();
+        self.reassembly.expire(now);
+        match self.silence.take_due(now) {
+            _ if matches!(self.receive_state, ReceiveState::Ended(_)) => Ok(()),
+            Due::Nothing => Ok(()),
+            // Before the hello, nothing can be sent.
+            Due::Probe if self.declared().is_none() => Ok(()),
+            Due::Probe => {
+                self.signal(Signal::Probe);
+                self.flush()
+            }
+            Due::Lost => {
+                let patience = self.silence.patience.as_secs_f64();
+                self.fail(format!("nothing has arrived from the other host for {patience} s"))
+            }
+        }
+    }
+
+    fn report(&self) -> CtlReply {
+        let (counts, arrived) = (&self.counts, &self.reassembly.counts);
+        CtlReply::Report(vec![
+            ("sent", counts.sent as f64),
+            ("sent_bytes", counts.sent_bytes as f64),
+            ("received", arrived.received as f64),
+            ("received_bytes", arrived.received_bytes as f64),
+            ("waiting", self.queue.records.len() as f64),
+            ("waiting_bytes", self.queue.bytes as f64),
+            ("lost_partial", arrived.lost_partial as f64),
+            ("repeated", arrived.repeated as f64),
+            ("refused", (counts.refused + arrived.malformed) as f64),
+        ])
+    }
+}
+
+impl Partner for ExecPartner {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+        // The record header names the flow.
+        Ok(FlowKey::DEFAULT)
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+        self.flush()
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        if let Err(error) = self.check() {
+            return Err((error, message));
+        }
+        if self.send_state != SendState::Open {
+            return Err((PartnerError::Unsupported("accepting records after the end"), message));
+        }
+        if let Err(error) = check_record(&message) {
+            return Err((error, message));
+        }
+        if self.queue.is_full_for(message.body.len()) {
+            if let Err(error) = self.flush() {
+                return Err((error, message));
+            }
+            if self.queue.is_full_for(message.body.len()) {
+                self.queue.refuse(message.body.len());
+                return Ok(Pushed::Full(message));
+            }
+        }
+        self.queue.push((), message.body);
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+        let next = if self.slot.is_held() { Next::Nothing } else { self.next()? };
+        self.slot.answer(self.flow, request, || Ok(next))
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+        match operation {
+            Ctl::Flush => self.flush().map(|()| self.flushed()),
+            Ctl::Finish => {
+                if self.send_state == SendState::Open {
+                    self.send_state = SendState::Finishing;
+                }
+                self.flush().map(|()| self.flushed())
+            }
+            Ctl::Report => Ok(self.report()),
+            Ctl::Transport(TransportCtl::Received) => {
+                self.run_timeouts()?;
+                // Answers a probe, and takes the hello, while nobody pulls.
+                if self.reassembly.ready() < READY_RECORDS_MAX && !self.slot.is_held() {
+                    self.receive()?;
+                    self.is_drained = false;
+                }
+                Ok(CtlReply::Count(self.counts.raw_bytes))
+            }
+            Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(0)),
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
+        match direction {
+            _ if matches!(self.receive_state, ReceiveState::Failed(_)) => Readiness::now(),
+            Direction::In if !self.is_unsent() => Readiness::now(),
+            // Nothing is written before the hello, which arrives in the other direction.
+            Direction::In => Readiness {
+                now: self.queue.has_room(),
+                ..match self.declared() {
+                    Some(_) => Readiness::descriptor(self.socket.as_fd(), Interest::Write),
+                    None => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
+                }
+            },
+            Direction::Out
+                if self.slot.is_held()
+                    || self.reassembly.has_next()
+                    || self.has_message()
+                    || matches!(self.receive_state, ReceiveState::Ended(_)) =>
+            {
+                Readiness::now()
+            }
+            Direction::Out => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
+        }
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        Readiness::never().or_at(self.silence.due_at()).or_at(self.reassembly.expires())
+    }
+}
