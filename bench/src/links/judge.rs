@@ -53,7 +53,7 @@ impl Goal {
 type Ratio = (&'static str, [&'static str; 3], Option<&'static str>, Goal);
 
 /// The ratios of each size.
-const RATIOS: [Ratio; 9] = [
+const RATIOS: [Ratio; 10] = [
     (
         "shm hop / bare futex or eventfd (the lower ratio)",
         ["hop", "shm", "bare eventfd"],
@@ -61,6 +61,7 @@ const RATIOS: [Ratio; 9] = [
         Goal::AtMost(1.3),
     ),
     ("pipe hop / bare pipe", ["hop", "pipe", "bare pipe"], None, Goal::AtMost(1.3)),
+    ("program in C, shm / pipe", ["hop", "program in C, shm", "program in C, pipe"], None, Goal::Free),
     ("8 stages, pipes / bare splice", ["chain", "pipes", "bare splice"], None, Goal::Free),
     ("8 stages, shm / bare eventfds", ["chain", "shm", "bare eventfds"], None, Goal::AtMost(1.3)),
     ("8 stages, shm / bare futexes, together", ["chain", "shm", "bare futexes, together"], None, Goal::Free),

@@ -178,13 +178,19 @@ fn take_turns(
 type Make = fn(usize) -> Result<Mechanism, Failure>;
 
 /// One process that passes each message back.
-const HOPS: [(&str, Make); 5] = [
+const HOPS: [(&str, Make); 7] = [
     ("bare eventfd", |size| bare(Medium::Eventfd, 1, size)),
     ("bare futex", |size| bare(Medium::Futex, 1, size)),
     ("shm", |size| ours(shared(&[PASSING])?, size)),
     ("bare pipe", |size| bare(Medium::Pipe, 1, size)),
     ("pipe", |size| ours(Stages::pipes(1)?, size)),
+    // A program that makes a new message of each one.
+    ("program in C, pipe", |size| ours(Stages::program(None)?, size)),
+    ("program in C, shm", |size| ours(Stages::program(Some(SLOTS))?, size)),
 ];
+
+/// Slots of a run on shared memory.
+const SLOTS: SharedRun = SharedRun { slots: Some(4), latency: None };
 
 /// Eight processes. The system chooses their processors.
 const CHAINS: [(&str, Make); 8] = [
@@ -203,7 +209,7 @@ fn bare(medium: Medium, relays: usize, size: usize) -> Result<Mechanism, Failure
 }
 
 fn shared(pairs: &[&str]) -> Result<Stages, Failure> {
-    Stages::shared(pairs, SharedRun { slots: Some(4), ..SharedRun::default() })
+    Stages::shared(pairs, SLOTS)
 }
 
 fn ours(stages: Stages, size: usize) -> Result<Mechanism, Failure> {
@@ -306,7 +312,8 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
     println!("pass no message, the bound for stages that sleep. p50: median of the turns' medians.");
     println!("{} rounds of {} messages, seed {}", setting.rounds, setting.messages, setting.seed);
     println!("{:>9}  {:<9} {:<30} {:>10} {:>10}", "bytes", "", "mechanism", "p50 us", "p99 us");
-    for size in SIZES.into_iter().filter(|size| setting.size.is_none_or(|only| only == *size)) {
+    let sizes = setting.size.map_or_else(|| SIZES.to_vec(), |only| vec![only]);
+    for size in sizes.iter().copied() {
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for _ in 0..setting.rounds {
             with.push(direct(STAGES, size)?);
@@ -324,6 +331,6 @@ pub(crate) fn run(setting: &LinksSetting) -> Result<Value, Failure> {
         hops_of_one.map_err(|_| "a turn panicked")??;
         table("chain", size, chains(size, setting)?, setting, 1, &mut rows)?;
     }
-    judge(&rows, &SIZES, setting.seed);
+    judge(&rows, &sizes, setting.seed);
     Ok(json!({ "experiment": "links", "rows": rows }))
 }

@@ -5,8 +5,11 @@ use contract::{Half, Input, Link, Message, Outbox, Port, Readiness, Time};
 use modules::process::{Limits, Module, Process, SharedRun};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use sys::poller::Poller;
+use wire::module::SHARED_MEMORY;
 use wire::{MODULE_VERSION, ModuleFrame};
 
 /// Longest wait for a message.
@@ -63,6 +66,36 @@ impl Stages {
     pub(crate) fn pipes(stages: usize) -> Result<Stages, Failure> {
         let modules = (0..stages).map(|_| module(PASSING, None)).collect::<Result<Vec<_>, _>>()?;
         Stages::new(Process::start_chain(modules)?)
+    }
+
+    /// Starts the example `negative` of the SDK for C: on shared memory, or between pipes.
+    pub(crate) fn program(shared: Option<SharedRun>) -> Result<Stages, Failure> {
+        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/c");
+        let binary = std::env::temp_dir().join(format!("outboard-negative-{}", std::process::id()));
+        let mut compiler = Command::new("cc");
+        compiler.args(["-std=c99", "-O2", "-I"]).arg(&sdk).arg(sdk.join("examples/negative.c"));
+        if !compiler.arg("-o").arg(&binary).status()?.success() {
+            return Err("cc did not build sdk/c/examples/negative.c".into());
+        }
+        let (version, role, format) = (MODULE_VERSION, "source".into(), "bytes".into());
+        let options = shared.iter().map(|_| (SHARED_MEMORY.into(), "true".into())).collect();
+        let module = Module {
+            words: vec![binary.clone().into()],
+            environment: None,
+            half: Half::Source,
+            greeting: vec![ModuleFrame::Hello { version, role, format, options }],
+            is_own: false,
+            is_chained: false,
+            has_history: false,
+            patience: Duration::from_secs(5),
+            limits: Limits::default(),
+        };
+        let links = match shared {
+            Some(setting) => Process::start_run(vec![module], setting)?,
+            None => vec![Process::start(module)?],
+        };
+        std::fs::remove_file(binary)?;
+        Stages::new(links)
     }
 
     fn new(links: Vec<Process>) -> Result<Stages, Failure> {

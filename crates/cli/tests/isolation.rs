@@ -187,7 +187,6 @@ fn a_pair_that_always_holds_messages_survives_kills_of_its_processes() {
 #[test]
 fn an_unsupported_link_is_refused_before_the_start() {
     for (via, why) in [
-        ("@shm exec(source=cat)", "`@pipe`"),
         ("@direct null(isolate=true)", "needs a process"),
         ("@shm tap", "side port"),
         ("@rope null", "no link by this name"),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 use wire::ModuleFrame;
-use wire::module::{MODULE_VERSION, ModuleKey};
+use wire::module::{MODULE_VERSION, ModuleKey, SHARED_MEMORY};
 
 /// Default timeout of an own module with unfinished input and no output.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -210,7 +210,11 @@ fn confined(program_words: Vec<OsString>, isolation: &Isolation, options: &Optio
 
 /// The first frames that a module receives. A program of the user gets no key.
 fn greeting(used: &PairUse, half: Half, format: &Format, key: Option<&Secret>) -> Vec<ModuleFrame> {
-    let options = used.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let mut options: Vec<_> =
+        used.options.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    if used.pair.program(&used.options, half).is_some() && used.link_of(half) == LinkKind::Shm {
+        options.push((SHARED_MEMORY.into(), "true".into()));
+    }
     let hello = ModuleFrame::Hello {
         version: MODULE_VERSION,
         role: half.to_string(),

@@ -1,14 +1,16 @@
 //! Real processes that are killed, hang, send garbage or run out of memory.
 
 use contract::{Half, Input, Link, Message, Outbox, Port, Time};
-use modules::process::{Limits, Module, Process};
+use modules::process::{Limits, Module, Process, SharedRun};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 use sys::poller::Poller;
 use wire::ModuleFrame;
-use wire::module::MODULE_VERSION;
+use wire::module::{MODULE_VERSION, SHARED_MEMORY};
 
 /// Longest time that a test may take.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -69,8 +71,27 @@ struct Bench {
 
 impl Bench {
     fn new(module: Module) -> Bench {
+        Bench::of(Process::start(module).unwrap())
+    }
+
+    /// A program on shared memory, with this many slots.
+    fn shared(words: &[&str], slots: usize) -> Bench {
+        Bench::shared_of(module(words, Half::Source), slots)
+    }
+
+    fn shared_of(mut module: Module, slots: usize) -> Bench {
+        for frame in &mut module.greeting {
+            if let ModuleFrame::Hello { options, .. } = frame {
+                options.push((SHARED_MEMORY.into(), "true".into()));
+            }
+        }
+        let setting = SharedRun { slots: Some(slots), latency: None };
+        Bench::of(Process::start_run(vec![module], setting).unwrap().pop().unwrap())
+    }
+
+    fn of(link: Process) -> Bench {
         Bench {
-            link: Process::start(module).unwrap(),
+            link,
             poller: Poller::new().unwrap(),
             out: Outbox::default(),
             bodies: Vec::new(),
@@ -452,5 +473,181 @@ impl Bench {
         std::thread::sleep(Duration::from_millis(1));
         self.link.collect(now(), &mut self.out).unwrap();
         self.take_output();
+    }
+}
+
+/// A program in C, built with the header of the SDK; dropping it removes the binary. `None`: there is no compiler, and the test is
+/// skipped.
+struct InC(PathBuf);
+
+impl InC {
+    fn build(name: &str, source: &Path) -> Option<InC> {
+        // The compiler is not needed for the program itself.
+        if Command::new("cc").arg("--version").output().is_err() {
+            eprintln!("SKIPPED: needs cc (package gcc)");
+            return None;
+        }
+        let binary = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
+        let mut compiler = Command::new("cc");
+        let sdk = InC::sdk();
+        compiler.args(["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(&sdk).arg(source);
+        let built = compiler.arg("-o").arg(&binary).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        Some(InC(binary))
+    }
+
+    fn sdk() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/c")
+    }
+
+    /// A program of `sdk/c`.
+    fn of_sdk(name: &str, test: &str) -> Option<InC> {
+        InC::build(test, &InC::sdk().join(format!("{name}.c")))
+    }
+
+    /// A program with this text behind the `#include`.
+    fn of_text(name: &str, text: &str) -> Option<InC> {
+        let source = std::env::temp_dir().join(format!("outboard-{name}-{}.c", std::process::id()));
+        std::fs::write(&source, format!("#include \"outboard_module.h\"\n{text}")).unwrap();
+        let built = InC::build(name, &source);
+        std::fs::remove_file(&source).unwrap();
+        built
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("the directory of temporary files is text")
+    }
+}
+
+impl Drop for InC {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_program_on_shared_memory_sends_none_one_or_many_messages_and_holds_some() {
+    let Some(program) = InC::of_sdk("tests/conformance", "conforms") else { return };
+    for slots in [1, 2, 16] {
+        let mut bench = Bench::shared(&[program.path()], slots);
+        let large = vec![9; 3 << 20];
+        let texts: [&[u8]; 8] = [b"a", b"", b"twice", &large, b"keep 1", b"b", b"drop", b"keep 2"];
+        for (created, text) in (1..).zip(texts) {
+            while !bench.link.has_room() {
+                bench.step();
+            }
+            bench.hand(Input::Message(Port::MAIN, Message::new(Time(created), text.to_vec())));
+        }
+        bench.end();
+        let expected: [&[u8]; 8] = [b"a", b"", b"twice", b"twice", &large, b"b", b"keep 1", b"keep 2"];
+        assert!(
+            bench.bodies == expected,
+            "{} messages, {slots} slots, {:?}",
+            bench.bodies.len(),
+            bench.incidents
+        );
+        assert_eq!(bench.drops(), [("dropped by its module", 1)]);
+        assert_eq!((bench.link.kept(), bench.incidents.len()), (0, 0), "{:?}", bench.incidents);
+    }
+}
+
+#[test]
+fn a_program_on_shared_memory_makes_messages_where_the_host_reads_them() {
+    let Some(program) = InC::of_sdk("examples/negative", "negative") else { return };
+    for (slots, bytes, count) in
+        [(1, 24, 3000), (8, 24, 20_000), (8, 100_000, 300), (2, 9 << 20, 9), (3, 0, 50)]
+    {
+        let mut bench = Bench::shared(&[program.path()], slots);
+        let body = |number: usize| -> Vec<u8> { (0..bytes).map(|at| (at * 7 + number) as u8).collect() };
+        for number in 0..count {
+            while !bench.link.has_room() {
+                bench.step();
+            }
+            bench.hand(Input::Message(Port::MAIN, Message::new(Time(number as u64), body(number))));
+        }
+        bench.end();
+        assert_eq!(
+            (bench.bodies.len(), &bench.incidents),
+            (count, &Vec::new()),
+            "{bytes} bytes, {slots} slots"
+        );
+        for (number, came) in bench.bodies.iter().enumerate() {
+            assert!(came.iter().zip(body(number)).all(|(came, sent)| *came == !sent), "message {number}");
+            assert_eq!(came.len(), bytes);
+        }
+    }
+}
+
+#[test]
+fn kills_of_a_program_on_shared_memory_lose_and_duplicate_nothing() {
+    let pass = "static int pass(ob_module *m, unsigned char *body, size_t length, uint64_t created) {\n\
+                return ob_send(m, body, length, created); }\n\
+                int main(void) { return ob_run(&(ob_handlers){.message = pass, .reads_only = 1}); }\n";
+    let Some(program) = InC::of_text("pass", pass) else { return };
+    let mut bench = Bench::shared(&[program.path()], 8);
+    let mut last = 0;
+    for round in 0..20u64 {
+        let next = last + 200 + round * 37 % 101;
+        bench.feed(last..next);
+        last = next;
+        let first = bench.bodies.len() + 1;
+        bench.run(first);
+        std::thread::sleep(Duration::from_micros(round * 97));
+        if let Some(pid) = bench.pid() {
+            kill(pid);
+        }
+    }
+    bench.end();
+    assert_numbers(&bench.bodies, 0..last);
+    assert!(bench.incidents.iter().any(|text| text.contains("signal SIGKILL")), "{:?}", bench.incidents);
+    assert_eq!(bench.drops(), []);
+}
+
+/// A program that overwrites all memory that it can write, at every seventh message.
+#[test]
+fn a_program_that_scribbles_over_the_shared_memory_hurts_only_its_messages() {
+    let scribble = "static int pass(ob_module *m, unsigned char *body, size_t length, uint64_t created) {\n\
+        ob_shared *shared = &m->shared;\n\
+        if (body[0] % 7 == 3) {\n\
+            uint64_t state = body[0] + 1, words = shared->to_host + shared->ring * OB_LINE;\n\
+            for (uint64_t i = 0; i < words; i++) {\n\
+                state = state * 6364136223846793005u + 1442695040888963407u;\n\
+                shared->block[i] = body[0] % 2 ? state : state >> 40;\n\
+            }\n\
+            memset(shared->own, 255, shared->slot_bytes);\n\
+            ob_wake_host(shared);\n\
+            uint64_t one = 1;\n\
+            for (;;) if (write(OB_HOST_WAKE_FD, &one, sizeof one) < 0) usleep(1000); else usleep(20000);\n\
+        }\n\
+        return ob_send(m, body, length, created); }\n\
+        int main(void) { return ob_run(&(ob_handlers){.message = pass}); }\n";
+    let scribble = format!("#include <unistd.h>\n{scribble}");
+    let Some(program) = InC::of_text("scribble", &scribble) else { return };
+    // A program that hides its death behind an empty ring hangs, until its patience is over.
+    let patience = Duration::from_secs(2);
+    let mut bench = Bench::shared_of(Module { patience, ..module(&[program.path()], Half::Source) }, 4);
+    bench.feed(0..21);
+    bench.end();
+    let came: Vec<u8> = bench.bodies.iter().map(|body| body[0]).collect();
+    let expected: Vec<u8> = (0..21).filter(|number| number % 7 != 3).collect();
+    assert_eq!(came, expected, "{:?}", bench.incidents);
+    let lost: u64 = bench.drops().iter().map(|(_, count)| count).sum();
+    assert_eq!(lost, 3, "{:?}", bench.incidents);
+}
+
+#[test]
+fn a_program_without_shared_memory_is_told_so() {
+    let Some(program) = InC::of_text(
+        "refuses",
+        "int main(void) {\n\
+        unsigned char hello[] = {23, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 6, 0, 0, 0, 's', 'o', 'u', 'r', 'c', 'e', 5, 0, 0, 0,\n\
+            'b', 'y', 't', 'e', 's', 0, 0};\n\
+        return write(3, hello, sizeof hello) < 0 || sleep(60); }\n",
+    ) else {
+        return;
+    };
+    let mut bench = Bench::shared(&[program.path()], 4);
+    while !bench.incidents.iter().any(|text| text.contains("it has no shared memory: write `@pipe`")) {
+        bench.step();
     }
 }

@@ -121,11 +121,16 @@ pub struct PairUse {
 }
 
 impl PairUse {
-    /// The link of a half: the requested one; or pipes for an external program; or shared memory for an
-    /// isolated half; or a call.
+    /// The link of a half: the requested one; or pipes for an external program, which has shared memory only if it is
+    /// requested; or shared memory for an isolated half; or a call.
     pub fn link_of(&self, half: Half) -> LinkKind {
         match (self.pair.program(&self.options, half), self.link, &self.isolation) {
+            (Some(_), Some(LinkKind::Shm), _) => LinkKind::Shm,
             (Some(_), ..) => LinkKind::Pipe,
+            // The link was asked for the program of the other half.
+            (None, Some(LinkKind::Shm), None) if self.pair.program(&self.options, half.other()).is_some() => {
+                LinkKind::Direct
+            }
             (None, Some(link), _) => link,
             (None, None, Some(_)) => LinkKind::Shm,
             (None, None, None) => LinkKind::Direct,
@@ -454,6 +459,10 @@ impl Checker<'_> {
         };
         if let Some(link) = link {
             let kind = self.link(link)?;
+            // Only its author knows that a program can use shared memory.
+            if kind == LinkKind::Shm && call.link.is_none() && Self::is_program(&used) {
+                return Ok(used);
+            }
             // A link for all pairs applies only to those that can use it.
             match Self::fits(&used, kind) {
                 Ok(()) => used.link = Some(kind),
@@ -471,10 +480,15 @@ impl Checker<'_> {
         Ok(used)
     }
 
+    fn is_program(used: &PairUse) -> bool {
+        let program = |half| used.pair.program(&used.options, half);
+        [Half::Source, Half::Sink].into_iter().any(|half| program(half).is_some())
+    }
+
     /// Checks that a pair can run on a link.
     fn fits(used: &PairUse, link: LinkKind) -> Result<(), String> {
         let PairUse { pair, options, isolation, .. } = used;
-        let is_program = [Half::Source, Half::Sink].iter().any(|half| pair.program(options, *half).is_some());
+        let is_program = Self::is_program(used);
         match link {
             LinkKind::Direct if is_program => {
                 Err("a program is a separate process: leave `@direct` out".into())
@@ -483,8 +497,7 @@ impl Checker<'_> {
                 Err("an isolated pair needs a process: use `@shm` or `@pipe`".into())
             }
             LinkKind::Direct => Ok(()),
-            LinkKind::Shm if is_program => Err("a program reads and writes containers: use `@pipe`".into()),
-            LinkKind::Pipe if is_program => Ok(()),
+            LinkKind::Pipe | LinkKind::Shm if is_program => Ok(()),
             LinkKind::Pipe | LinkKind::Shm => {
                 if pair.promises(options).needs_order && isolation.is_none() {
                     return Err(

@@ -59,7 +59,8 @@
 //! The host trusts nothing that a stage wrote. It checks indices and pieces, copies bytes out of a stage's region
 //! before it uses them, and for pieces in its own region uses the bytes that it put there itself. Anything
 //! impossible is a [`Broken`] error: the processes of the run are killed and restarted. Stages of one run see each
-//! other's messages, so an isolated pair is a run of its own.
+//! other's messages, so an isolated pair is a run of its own, and so is a program of the user, which implements this layout with
+//! `sdk/c/outboard_module.h`.
 
 mod arrival;
 mod block;

@@ -190,10 +190,11 @@ impl Process {
     }
 
     /// Starts own modules on shared memory, in the order of the flow, and returns a link for each. If there are
-    /// several, none may have a history.
+    /// several, none may have a history. A program of the user must be alone, because the stages of a run see each other's messages.
     pub fn start_run(modules: Vec<Module>, setting: SharedRun) -> StageResult<Vec<Process>> {
         let has_history = modules.len() > 1 && modules.iter().any(|module| module.has_history);
-        if modules.is_empty() || has_history || !modules.iter().all(|module| module.is_own) {
+        let may_share = modules.len() == 1 || modules.iter().all(|module| module.is_own);
+        if modules.is_empty() || has_history || !may_share {
             return Err(StageError::Own("these modules cannot share memory".into()));
         }
         Process::links(modules, Some(setting))

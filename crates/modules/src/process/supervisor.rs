@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::exit;
 use sys::poller::PollSet;
-use wire::module::ModuleFeedback;
+use wire::module::{ModuleFeedback, SHARED_MEMORY};
 use wire::{ModuleFrame, ModuleReport};
 
 /// Most incidents that wait to be reported, per stage, and most of those that name lost messages.
@@ -341,7 +341,7 @@ impl Supervisor {
         let State::Running(group) = &mut self.state else { return Status::Alive };
         let (ledger, stages, has_covers) =
             (&mut self.ledger, &mut self.stages, self.shared.is_some() || self.has_words);
-        let error_at = &mut self.error_at;
+        let (error_at, is_shared) = (&mut self.error_at, self.shared.is_some());
         let mut has_moved = false;
         let outcome = group.read(now, |event| {
             match event {
@@ -371,6 +371,9 @@ impl Supervisor {
                 }
                 Event::Frame(stage, _, frame) => {
                     has_moved |= !matches!(frame, ModuleFrame::Report(_));
+                    if is_shared && !stages[stage].module.is_own {
+                        check_shares_memory(&frame)?;
+                    }
                     take_frame(frame, ledger, &mut stages[stage])?;
                 }
                 Event::Line(stage, line) => stages[stage].add_line(line, ledger.is_on_trial()),
@@ -658,6 +661,18 @@ impl Supervisor {
         };
         let Shared { geometry, window } = self.shared.as_ref()?;
         Some((window, out, geometry.slots))
+    }
+}
+
+/// Refuses the hello of a program that does not know shared memory: it would wait for messages on descriptor 0.
+fn check_shares_memory(frame: &ModuleFrame) -> Result<(), ProtocolError> {
+    match frame {
+        ModuleFrame::Hello { options, .. }
+            if !options.iter().any(|(name, value)| name == SHARED_MEMORY && value == "true") =>
+        {
+            Err(ProtocolError("it has no shared memory: write `@pipe` in place of `@shm`".into()))
+        }
+        _ => Ok(()),
     }
 }
 
