@@ -13,7 +13,7 @@
 use super::containers::ContainerReader;
 use super::frames::FrameSocket;
 use super::program::Program;
-use super::{finish, has_ended, hello, name};
+use super::{Running, hello, name};
 use crate::flows::{Endpoint, FlowPartner, IN, OUT};
 use crate::plain::{self, os};
 use crate::stream::{Channel, Framing, MessageWriter, StreamWriter, now};
@@ -40,14 +40,11 @@ const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 /// A running program that has declared its flows.
 #[derive(Debug)]
 struct DeclaredPartner {
-    name: String,
     flows: Vec<FlowOffer>,
     has_snapshots: bool,
     reader: ContainerReader,
-    writer: StreamWriter,
+    running: Running,
     frames: FrameSocket,
-    program: Program,
-    is_out_open: bool,
     /// Frames whose place has not come.
     early: VecDeque<(u64, ModuleFrame)>,
     /// Messages of this partner itself.
@@ -104,10 +101,13 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         flows,
         has_snapshots: properties.first() == Some(&1),
         reader: ContainerReader::new(name.clone(), output),
-        writer: StreamWriter::new(name.clone(), input, Framing::containers()),
+        running: Running {
+            writer: StreamWriter::new(name.clone(), input, Framing::containers()),
+            program,
+            is_out_open: false,
+            name,
+        },
         frames: FrameSocket::new(frames),
-        program,
-        is_out_open: false,
         early: VecDeque::new(),
         queue: VecDeque::new(),
         is_absent: false,
@@ -116,7 +116,6 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         failure,
         pushed: 0,
         discarded: 0,
-        name,
     };
     Ok(Box::new(FlowPartner::new(partner, out, into)))
 }
@@ -135,7 +134,7 @@ fn neutral(format: &Format, now: Time) -> Option<Message> {
 
 impl DeclaredPartner {
     fn fail<T>(&mut self, problem: impl std::fmt::Display) -> PartnerResult<T> {
-        let failure = Failure::Final(format!("{}: {problem}", self.name));
+        let failure = Failure::Final(format!("{}: {problem}", self.running.name));
         Err(self.failure.insert(failure).error())
     }
 
@@ -152,7 +151,7 @@ impl DeclaredPartner {
                 Err(problem) => return self.fail(problem),
             }
         }
-        if self.frames.has_ended() && self.program.outcome().is_none() {
+        if self.frames.has_ended() && self.running.program.outcome().is_none() {
             let until = *self.must_exit_at.get_or_insert(now.after(EXIT_PATIENCE));
             if now >= until {
                 return self.fail("it closed descriptor 3, on which it receives `neutral` and `snapshot`");
@@ -211,7 +210,7 @@ impl DeclaredPartner {
             if let Some(message) = self.queue.pop_front() {
                 return Ok(Next::Message(message));
             }
-            match self.reader.next(now, &self.program) {
+            match self.reader.next(now, &self.running.program) {
                 Ok(Next::Message(_)) if self.is_absent => {
                     return self.fail("it sent a message while its device is absent: send `present` before");
                 }
@@ -219,7 +218,7 @@ impl DeclaredPartner {
                 // The containers before these frames were read by an earlier worker.
                 Ok(_) if !self.early.is_empty() => self.handle_frames(true, now)?,
                 // The flow ends with the program, which may close its output earlier.
-                Ok(Next::End) if !has_ended(&mut self.program, &self.name)? => return Ok(Next::Nothing),
+                Ok(Next::End) if !self.running.has_ended()? => return Ok(Next::Nothing),
                 Ok(next) => return Ok(next),
                 Err(PartnerError::Data(problem)) => {
                     return Err(self.failure.insert(Failure::Final(problem)).error());
@@ -250,7 +249,7 @@ impl DeclaredPartner {
     /// Reads and discards the output of a program without an open flow out, which would block on a full socket.
     fn discard_output(&mut self) -> PartnerResult {
         self.run_frames(now())?;
-        match self.is_out_open {
+        match self.running.is_out_open {
             true => Ok(()),
             false => {
                 self.reader.discard()?;
@@ -262,31 +261,23 @@ impl DeclaredPartner {
 
 impl Endpoint for DeclaredPartner {
     fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.is_out_open |= template.direction == Direction::Out;
+        self.running.opened(template.direction);
         Ok(())
     }
 
     fn closed(&mut self, direction: Direction, slot: &mut PullSlot) -> PartnerResult {
-        match direction {
-            Direction::In => {
-                let closed = self.writer.close();
-                self.program.close_input();
-                closed
-            }
-            Direction::Out => {
-                self.discarded += u64::from(slot.is_held());
-                *slot = PullSlot::default();
-                self.is_out_open = false;
-                Ok(())
-            }
+        if direction == Direction::Out {
+            self.discarded += u64::from(slot.is_held());
+            *slot = PullSlot::default();
         }
+        self.running.closed(direction)
     }
 
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         if let Err(error) = self.discard_output() {
             return Err((error, message));
         }
-        let pushed = self.writer.push(message);
+        let pushed = self.running.writer.push(message);
         self.pushed += u64::from(matches!(pushed, Ok(Pushed::Taken)));
         pushed
     }
@@ -299,11 +290,11 @@ impl Endpoint for DeclaredPartner {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
-                self.writer.flush()
+                self.running.writer.flush()
             }
             Ctl::Finish => {
                 self.discard_output()?;
-                finish(&mut self.writer, &mut self.program, &self.name)
+                self.running.finish()
             }
             Ctl::Snapshot if self.has_snapshots => {
                 self.discard_stale(slot);
@@ -312,13 +303,13 @@ impl Endpoint for DeclaredPartner {
             Ctl::Neutral if flow == OUT => Ok(CtlReply::Done),
             Ctl::Neutral => self.frames.send_neutral(self.pushed).map(|()| CtlReply::Done),
             Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {
-                self.writer.resume_write(operation)
+                self.running.writer.resume_write(operation)
             }
             Ctl::Recovery(RecoveryCtl::ReadAhead) if flow != IN => Ok(CtlReply::Count(self.reader.ahead())),
             Ctl::Recovery(RecoveryCtl::Discarded) => Ok(CtlReply::Count(self.discarded)),
             Ctl::Report => Ok(CtlReply::Report(vec![
                 ("read bytes", self.reader.bytes() as f64),
-                ("written bytes", self.writer.bytes() as f64),
+                ("written bytes", self.running.writer.bytes() as f64),
                 ("messages dropped", self.discarded as f64),
             ])),
             _ => Err(PartnerError::Unsupported("this operation")),
@@ -326,20 +317,22 @@ impl Endpoint for DeclaredPartner {
     }
 
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
-        let exit = Some((self.program.as_fd(), Interest::Read));
-        let until = self.must_exit_at.filter(|_| !self.program.has_outcome());
+        let exit = Some((self.running.program.as_fd(), Interest::Read));
+        let until = self.must_exit_at.filter(|_| !self.running.program.has_outcome());
         let mut readiness = match direction {
             _ if self.failure.is_some() => return Readiness::now(),
             Direction::Out if !self.queue.is_empty() => return Readiness::now(),
-            Direction::Out if self.reader.has_ended() && self.program.has_outcome() => Readiness::never(),
+            Direction::Out if self.reader.has_ended() && self.running.program.has_outcome() => {
+                Readiness::never()
+            }
             Direction::Out if self.reader.has_ended() => {
                 Readiness { descriptors: [exit, None], ..Readiness::never() }
             }
             Direction::Out => Readiness::descriptor(self.reader.as_fd(), Interest::Read),
-            Direction::In if self.writer.is_finished() => {
+            Direction::In if self.running.writer.is_finished() => {
                 Readiness { descriptors: [exit, None], ..Readiness::never() }
             }
-            Direction::In => self.writer.readiness(),
+            Direction::In => self.running.writer.readiness(),
         };
         match direction {
             _ if readiness.now => {}
@@ -349,7 +342,7 @@ impl Endpoint for DeclaredPartner {
                 }
                 readiness = readiness.or_at(until);
             }
-            Direction::In if !self.is_out_open && !self.reader.has_ended() => {
+            Direction::In if !self.running.is_out_open && !self.reader.has_ended() => {
                 readiness.descriptors[1] = Some((self.reader.as_fd(), Interest::Read));
             }
             Direction::In => {}

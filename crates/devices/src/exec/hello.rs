@@ -3,7 +3,7 @@
 //! ```text
 //! broker                                  program
 //!   │ hello: role, format of the flow  ──►  │
-//!   │ ◄── hello: role, format, values       │   within HELLO_TIMEOUT
+//!   │ ◄── hello: role, format, values       │   within [`hello_timeout`]
 //! ```
 
 use contract::{Description, FlowClass, FlowDirection, FlowOffer, Format, Role};
@@ -15,8 +15,13 @@ use std::time::{Duration, Instant};
 use wire::module::{DEVICE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES, MODULE_VERSION};
 use wire::{ModuleFrame, ModuleHeader};
 
-/// Time limit for a program's hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a program's hello. An application starts in a thread of its own, and nothing else waits for it.
+fn hello_timeout(role: Role) -> Duration {
+    Duration::from_secs(match role {
+        Role::Device => 5,
+        Role::Application => 15,
+    })
+}
 /// Longest summary, bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
 
@@ -44,10 +49,11 @@ pub(super) fn exchange(
     role: Role,
     like: Option<&Description>,
 ) -> Result<Declaration, String> {
-    let until = Instant::now() + HELLO_TIMEOUT;
+    let wait = hello_timeout(role);
+    let limit = (Instant::now() + wait, wait);
     request(socket, role, like)?;
     let mut header = [0; MODULE_HEADER_BYTES];
-    receive(socket, &mut header, until)?;
+    receive(socket, &mut header, limit)?;
     let header = ModuleHeader::parse(&header).map_err(invalid)?;
     if header.length as usize > DEVICE_FRAME_BYTES_MAX {
         return Err(format!(
@@ -56,7 +62,7 @@ pub(super) fn exchange(
         ));
     }
     let mut body = vec![0; header.length as usize];
-    receive(socket, &mut body, until)?;
+    receive(socket, &mut body, limit)?;
     match ModuleFrame::parse(header.kind, &body).map_err(invalid)? {
         ModuleFrame::Hello { version, role: said, format, options } => {
             if version != MODULE_VERSION {
@@ -105,13 +111,17 @@ fn hello(role: Role, like: Option<&Description>) -> ModuleFrame {
 }
 
 /// Fills `into`, or fails at the deadline.
-fn receive(socket: BorrowedFd<'_>, into: &mut [u8], until: Instant) -> Result<(), String> {
+fn receive(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    (until, wait): (Instant, Duration),
+) -> Result<(), String> {
     const ADVICE: &str = "write it with `outboard_module` (sdk), or leave out frame=declared";
     let mut filled = 0;
     while filled < into.len() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let seconds = HELLO_TIMEOUT.as_secs();
+            let seconds = wait.as_secs();
             return Err(format!("it sent no hello on descriptor 3 within {seconds} s: {ADVICE}"));
         }
         let left = Timespec::try_from(left).ok();

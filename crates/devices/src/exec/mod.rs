@@ -156,10 +156,12 @@ impl DeviceClass for Exec {
             .map_err(|error| os(format!("requesting the input of {name}"), error, None))?;
         let partner = ExecPartner {
             reader: StreamReader::new(name.clone(), own(output)?, framing),
-            writer: StreamWriter::new(name.clone(), own(input)?, framing),
-            is_out_open: false,
-            program,
-            name,
+            running: Running {
+                writer: StreamWriter::new(name.clone(), own(input)?, framing),
+                is_out_open: false,
+                program,
+                name,
+            },
         };
         Ok(Box::new(FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))))
     }
@@ -168,55 +170,51 @@ impl DeviceClass for Exec {
 #[derive(Debug)]
 struct ExecPartner {
     reader: StreamReader,
-    writer: StreamWriter,
-    is_out_open: bool,
-    program: Program,
+    running: Running,
+}
+
+/// A program and its input: the part that both partners have.
+#[derive(Debug)]
+struct Running {
     name: String,
+    writer: StreamWriter,
+    program: Program,
+    is_out_open: bool,
 }
 
-/// Returns true if the program has exited with status 0, an error if it has exited otherwise.
-fn has_ended(program: &mut Program, name: &str) -> PartnerResult<bool> {
-    let failure = match program.outcome() {
-        None => return Ok(false),
-        Some(Outcome::Status(0)) => return Ok(true),
-        Some(Outcome::Status(status)) => format!("it exited with status {status}"),
-        Some(Outcome::Signal(signal)) => format!("it was killed by signal {signal}"),
-        Some(Outcome::Unknown) => "it exited, and its status is unknown".into(),
-    };
-    Err(PartnerError::Os { operation: format!("running {name}"), error: std::io::Error::other(failure) })
-}
-
-/// Ends the program's input after everything is written, and waits for its exit.
-fn finish(writer: &mut StreamWriter, program: &mut Program, name: &str) -> PartnerResult<CtlReply> {
-    let was_finished = writer.is_finished();
-    let finished = writer.finish()?;
-    if writer.is_finished() && !was_finished {
-        program.close_input();
+impl Running {
+    /// Returns true if the program has exited with status 0, an error if it has exited otherwise.
+    fn has_ended(&mut self) -> PartnerResult<bool> {
+        let failure = match self.program.outcome() {
+            None => return Ok(false),
+            Some(Outcome::Status(0)) => return Ok(true),
+            Some(Outcome::Status(status)) => format!("it exited with status {status}"),
+            Some(Outcome::Signal(signal)) => format!("it was killed by signal {signal}"),
+            Some(Outcome::Unknown) => "it exited, and its status is unknown".into(),
+        };
+        let operation = format!("running {}", self.name);
+        Err(PartnerError::Os { operation, error: std::io::Error::other(failure) })
     }
-    // Only a successful exit shows that the program has processed its input.
-    match finished {
-        CtlReply::Done if !has_ended(program, name)? => Ok(CtlReply::Pending),
-        reply => Ok(reply),
-    }
-}
 
-impl ExecPartner {
-    /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
-    fn discard_output(&mut self) -> PartnerResult {
-        if !self.is_out_open {
-            while let Next::Message(_) = self.reader.next(now())? {}
+    /// Ends the program's input after everything is written, and waits for its exit.
+    fn finish(&mut self) -> PartnerResult<CtlReply> {
+        let was_finished = self.writer.is_finished();
+        let finished = self.writer.finish()?;
+        if self.writer.is_finished() && !was_finished {
+            self.program.close_input();
         }
-        Ok(())
-    }
-}
-
-impl Endpoint for ExecPartner {
-    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
-        self.is_out_open |= template.direction == Direction::Out;
-        Ok(())
+        // Only a successful exit shows that the program has processed its input.
+        match finished {
+            CtlReply::Done if !self.has_ended()? => Ok(CtlReply::Pending),
+            reply => Ok(reply),
+        }
     }
 
-    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
+    fn opened(&mut self, direction: Direction) {
+        self.is_out_open |= direction == Direction::Out;
+    }
+
+    fn closed(&mut self, direction: Direction) -> PartnerResult {
         match direction {
             Direction::In => {
                 let closed = self.writer.close();
@@ -229,10 +227,31 @@ impl Endpoint for ExecPartner {
             }
         }
     }
+}
+
+impl ExecPartner {
+    /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
+    fn discard_output(&mut self) -> PartnerResult {
+        if !self.running.is_out_open {
+            while let Next::Message(_) = self.reader.next(now())? {}
+        }
+        Ok(())
+    }
+}
+
+impl Endpoint for ExecPartner {
+    fn opened(&mut self, template: &FlowTemplate, _slot: &mut PullSlot) -> PartnerResult {
+        self.running.opened(template.direction);
+        Ok(())
+    }
+
+    fn closed(&mut self, direction: Direction, _slot: &mut PullSlot) -> PartnerResult {
+        self.running.closed(direction)
+    }
 
     fn push(&mut self, message: Message) -> Result<Pushed, (PartnerError, Message)> {
         match self.discard_output() {
-            Ok(()) => self.writer.push(message),
+            Ok(()) => self.running.writer.push(message),
             Err(error) => Err((error, message)),
         }
     }
@@ -240,7 +259,7 @@ impl Endpoint for ExecPartner {
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
         match self.reader.next(now)? {
             // The flow ends with the program, which may close its output earlier.
-            Next::End if !has_ended(&mut self.program, &self.name)? => Ok(Next::Nothing),
+            Next::End if !self.running.has_ended()? => Ok(Next::Nothing),
             next => Ok(next),
         }
     }
@@ -249,38 +268,40 @@ impl Endpoint for ExecPartner {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
-                self.writer.flush()
+                self.running.writer.flush()
             }
             Ctl::Finish => {
                 self.discard_output()?;
-                finish(&mut self.writer, &mut self.program, &self.name)
+                self.running.finish()
             }
             Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Recovery(RecoveryCtl::PartialWrite) | Ctl::Recovery(RecoveryCtl::Skip(_)) => {
-                self.writer.resume_write(operation)
+                self.running.writer.resume_write(operation)
             }
             Ctl::Report => Ok(CtlReply::Report(vec![
                 ("read bytes", self.reader.bytes() as f64),
-                ("written bytes", self.writer.bytes() as f64),
+                ("written bytes", self.running.writer.bytes() as f64),
             ])),
             _ => Err(PartnerError::Unsupported("this operation")),
         }
     }
 
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
-        let exit = Some((self.program.as_fd(), Interest::Read));
+        let exit = Some((self.running.program.as_fd(), Interest::Read));
         match direction {
-            Direction::Out if self.reader.has_ended() && self.program.has_outcome() => Readiness::never(),
+            Direction::Out if self.reader.has_ended() && self.running.program.has_outcome() => {
+                Readiness::never()
+            }
             Direction::Out if self.reader.has_ended() => {
                 Readiness { descriptors: [exit, None], ..Readiness::never() }
             }
             Direction::Out => self.reader.readiness(),
             Direction::In => {
-                let mut readiness = match self.writer.is_finished() {
+                let mut readiness = match self.running.writer.is_finished() {
                     true => Readiness { descriptors: [exit, None], ..Readiness::never() },
-                    false => self.writer.readiness(),
+                    false => self.running.writer.readiness(),
                 };
-                if !readiness.now && !self.is_out_open {
+                if !readiness.now && !self.running.is_out_open {
                     readiness.descriptors[1] = self.reader.readiness().descriptors[0];
                 }
                 readiness
