@@ -6,6 +6,7 @@
 mod asked;
 mod handover;
 mod kind;
+mod making;
 mod redial;
 mod transport_choice;
 mod ways;
@@ -25,6 +26,7 @@ use flow::fair::Processor;
 use flow::types::{FlowPlan, Notice};
 use hosts::place::{Confirm, Route, reach, record_place};
 use hub::application::{ApplicationChoice, ApplicationNode, make_node};
+use making::Making;
 use modules::Pipelines;
 use modules::TransportPlan;
 use modules::nodes::Claim;
@@ -97,8 +99,12 @@ pub struct AttachRequest {
 
 /// The application host's part of a driver.
 struct AttachedDevice {
-    /// The partner to create; `None` once the device has been opened and the partner exists.
+    /// The partner to create; `None` once the device has been opened.
     application: Option<ApplicationChoice>,
+    /// The partner is being created.
+    making: Option<Making>,
+    /// The agreed pipelines of its flows, as text.
+    agreed: Vec<String>,
     /// Its class; empty if the device or this program chooses it.
     class: String,
     opening: Opening,
@@ -136,9 +142,9 @@ enum Opening {
 }
 
 impl AttachedDevice {
-    /// Returns whether the device has been opened before, so that its node and its paths exist.
+    /// Returns whether the node and its paths exist, because the device has been opened before.
     fn has_node(&self) -> bool {
-        self.application.is_none()
+        self.application.is_none() && self.making.is_none()
     }
 
     /// Returns the interval before the next `Open`, after the device was refused or `has_failed`.
@@ -263,6 +269,8 @@ impl ApplicationHost {
             let own = AttachedDevice {
                 class: target.application.class(),
                 application: Some(target.application),
+                making: None,
+                agreed: Vec::new(),
                 opening: Opening::NotRequested,
                 opened_at: Time::ZERO,
                 reopen_interval: REOPEN_INTERVAL,
@@ -401,6 +409,7 @@ impl ApplicationHost {
                 self.refresh_known()?;
             }
             self.follow_address();
+            self.finish_nodes(emit)?;
             self.dial();
             self.serve_console();
             if let Err(error) = self.ask_again() {
@@ -417,7 +426,10 @@ impl ApplicationHost {
     fn is_busy(&self) -> bool {
         let is_open = |driver: &Driver<AttachedDevice>| matches!(driver.own.opening, Opening::Open);
         let mut drivers = self.common.drivers.values();
-        self.redial.is_some() || drivers.any(|driver| !is_open(driver) || driver.own.dialling.is_some())
+        self.redial.is_some()
+            || drivers.any(|driver| {
+                !is_open(driver) || driver.own.making.is_some() || driver.own.dialling.is_some()
+            })
     }
 
     /// Returns the claims to the nodes.
@@ -468,6 +480,9 @@ impl ApplicationHost {
         for driver in self.common.drivers.values() {
             if let Some(claim) = &driver.own.claim {
                 self.poller.register(claim.wakes(), true, false);
+            }
+            if let Some(making) = &driver.own.making {
+                making.register(&mut self.poller);
             }
             at = driver.own.retry_at().map_or(at, |retry_at| at.min(retry_at));
             if let Some(dialling) = driver.own.dialling.as_ref().filter(|_| self.is_served()) {
@@ -546,7 +561,9 @@ impl ApplicationHost {
                 let open = driver.open(number, &self.transport);
                 let open = open.map_err(|error| ServiceError::os("drawing a key", error))?;
                 self.common.link.send(&open)?;
-            } else if let Opening::Open = driver.own.opening {
+            } else if driver.own.has_node()
+                && let Opening::Open = driver.own.opening
+            {
                 driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
             }
         }
@@ -622,7 +639,7 @@ impl ApplicationHost {
                 self.common.forget_changes(driver);
                 let Some(known) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
                 let name = known.name.clone();
-                if !known.own.has_node() {
+                if known.own.application.is_some() {
                     return Err(Failure::Final(ServiceError::Peer(format!("{name}: {reason}"))));
                 }
                 // The application keeps its node; this host requests the device again until it is available.
@@ -655,7 +672,9 @@ impl ApplicationHost {
                 let Some(driver) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
                 let reason = format!("on the device host: {reason}");
                 if driver.own.lost.add(reason.clone(), messages) {
-                    let incident = format!("lost messages {reason}");
+                    let incident = format!(
+                        "lost messages {reason} (the output of `outboard share` there has the module's own words)"
+                    );
                     emit(Event::Module { name: driver.name.clone(), incident });
                 }
             }
@@ -726,27 +745,55 @@ impl ApplicationHost {
                 known: found.known,
             });
         }
+        driver.own.agreed = flows.iter().map(|flow| flow.pipeline.clone()).collect();
+        driver.plans = plans;
         match driver.own.application.take() {
-            // The device host has restarted: keep the node and rebuild its paths.
+            // The device host has restarted: the node that is being made gets the new flows.
+            None if driver.own.making.is_some() => return Ok(()),
+            // It has restarted: keep the node and rebuild its paths.
             None => {
-                self.common.workers.send(Command::Rebuild { driver: number, flows: plans.clone() });
+                self.common.workers.send(Command::Rebuild { driver: number, flows: driver.plans.clone() });
+                driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
             }
             Some(choice) => {
                 let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
-                let ApplicationNode { origin, summary: node, claim } =
-                    make_node(choice, suitable, &description, service)?;
-                let claim = claim.or_else(|| driver.own.claim.take());
-                let (role, transport) = (Role::Application, self.transport.clone());
-                let plan = DriverPlan { role, flows: plans.clone(), transport };
-                self.common.workers.send(Command::Add { driver: number, origin, plan });
-                let pipelines = flows.iter().map(|flow| flow.pipeline.clone()).collect();
-                (driver.own.node, driver.own.claim) = (node.clone(), claim);
-                emit(Event::Attached { name: driver.name.clone(), node, pipelines });
+                if Making::takes_time(&choice) {
+                    driver.own.making = Some(Making::begin(choice, suitable, description, service)?);
+                } else {
+                    let node = make_node(choice, suitable, &description, service)?;
+                    self.add_node(number, node, emit);
+                }
             }
         }
-        driver.plans = plans;
-        driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
         Ok(())
+    }
+
+    /// Adds the nodes that have been made.
+    fn finish_nodes(&mut self, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
+        let mut made = Vec::new();
+        for (&number, driver) in &mut self.common.drivers {
+            if let Some(node) = driver.own.making.as_ref().and_then(Making::poll) {
+                driver.own.making.take().into_iter().for_each(|making| making.forget(&mut self.poller));
+                made.push((number, node?));
+            }
+        }
+        made.into_iter().for_each(|(number, node)| self.add_node(number, node, emit));
+        Ok(())
+    }
+
+    /// Starts the paths of a new node.
+    fn add_node(&mut self, number: u32, node: ApplicationNode, emit: &mut dyn FnMut(Event)) {
+        let Some(driver) = self.common.drivers.get_mut(&number) else { return };
+        let ApplicationNode { origin, summary: node, claim } = node;
+        let (role, transport) = (Role::Application, self.transport.clone());
+        let plan = DriverPlan { role, flows: driver.plans.clone(), transport };
+        self.common.workers.send(Command::Add { driver: number, origin, plan });
+        driver.own.claim = claim.or_else(|| driver.own.claim.take());
+        driver.own.node = node.clone();
+        emit(Event::Attached { name: driver.name.clone(), node, pipelines: driver.own.agreed.clone() });
+        if let Opening::Open = driver.own.opening {
+            driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
+        }
     }
 
     /// Requests unavailable devices again, when their time has come.
