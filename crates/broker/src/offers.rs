@@ -160,7 +160,7 @@ impl Shared {
     /// Returns the transport of this name for the device's records; `None` if there is no such transport.
     pub fn transport(&self, name: &str) -> Option<TransportPlan> {
         let own = self.transport.as_ref().filter(|own| own.class.name() == name);
-        own.cloned().or_else(|| TransportPlan::defaults(name))
+        own.cloned().or_else(|| TransportPlan::defaults(name).filter(|plan| plan.class.program().is_none()))
     }
 
     /// Checks that the peer with `key` may use the device now, beside its present users.
@@ -176,9 +176,7 @@ impl Shared {
                 Err(format!("`{name}` is in use by your own host: `outboard top` there shows the process"))
             }
             1 if self.is_full() => Err(format!("`{name}` is in use by another peer")),
-            all if self.is_full() => {
-                Err(format!("`{name}` is in use by the most peers that it allows: {all}"))
-            }
+            all if self.is_full() => Err(format!("`{name}` has the most uses at once that it allows: {all}")),
             _ if !self.present && !self.is_moving => Err(format!("`{name}` is not plugged in")),
             _ => Ok(()),
         }

@@ -226,7 +226,7 @@ fn multiplex_copies_a_device_to_each_host() {
     let stop = sys::stop::Stop::new().unwrap();
     let error =
         broker::ApplicationHost::start(refused).unwrap().run(&stop, &mut |_| {}).unwrap_err().to_string();
-    assert!(error.contains("in use by the most peers that it allows: 3"), "{error}");
+    assert!(error.contains("the most uses at once that it allows: 3"), "{error}");
     let said = numbers(500);
     device.with(|bench| {
         bench.to_pull.extend(said.iter().cloned());
