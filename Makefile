@@ -83,10 +83,13 @@ install-program:
 	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
 	install -m 644 packaging/systemd/outboard.toml $(SHARE)/doc/outboard
 	packaging/pages $(SHARE)/doc/outboard
-	install -d $(addprefix $(SHARE)/outboard/sdk/,python c js)
+	install -d $(addsuffix /examples,$(addprefix $(SHARE)/outboard/sdk/,python c js))
 	install -m 644 sdk/python/outboard_module.py $(SHARE)/outboard/sdk/python
 	install -m 644 sdk/c/outboard_module.h $(SHARE)/outboard/sdk/c
 	install -m 644 sdk/js/outboard-module.js $(SHARE)/outboard/sdk/js
+	install -m 755 sdk/python/examples/*.py $(SHARE)/outboard/sdk/python/examples
+	install -m 644 sdk/c/examples/*.c $(SHARE)/outboard/sdk/c/examples
+	install -m 755 sdk/js/examples/*.js $(SHARE)/outboard/sdk/js/examples
 
 # A .deb, and a tarball with a static program, below target/package.
 package: setup

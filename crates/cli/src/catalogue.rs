@@ -163,7 +163,15 @@ fn unknown_module(name: &str) -> String {
     let mut known_by: Vec<_> = modules.iter().filter(has_word).map(|module| module.name).collect();
     known_by.retain(|module| Some(*module) != near);
     let names = |names: &[&str]| format!("`{}`", names.join("`, `"));
-    let page = |module: &str| format!("`outboard modules {module}`");
+    // A pair, a device and a transport may have one name.
+    let page = |module: &str| {
+        let kinds: Vec<_> =
+            modules.iter().filter(|known| known.name == module).map(|known| known.kind).collect();
+        match kinds.as_slice() {
+            [] | [_] => format!("`outboard modules {module}`"),
+            kinds => format!("`outboard modules {module}` ({})", kinds.join("; ")),
+        }
+    };
     match (near, known_by.as_slice()) {
         (Some(near), []) => format!("there is no module `{name}`; did you mean `{near}`? See {}", page(near)),
         (Some(near), known_by) => format!(
