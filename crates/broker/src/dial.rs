@@ -28,6 +28,8 @@ const CONNECT_WAIT_MAX: Duration = Duration::from_secs(4);
 /// The same for a connection that programs make: they start, and find each other.
 const PROGRAM_WAIT: Duration = Duration::from_secs(5);
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest delay before a program that ends is started again.
+const PROGRAM_RETRY_MAX: Duration = Duration::from_secs(5);
 /// A TLS handshake may take this many times the timeout of one step, in any number of reads.
 const HANDSHAKE_STEPS: u32 = 4;
 
@@ -245,6 +247,8 @@ pub struct Dialling {
     /// A program was started since [`Dialling::take_begun`].
     has_begun: bool,
     at: Time,
+    /// Delay before the next attempt after a failure.
+    retry_interval: Duration,
     /// The timeout of the present socket, and its deadline.
     wait: Duration,
     until: Time,
@@ -271,6 +275,7 @@ impl Dialling {
             progress: Progress::Connecting,
             has_begun: false,
             at: now,
+            retry_interval: RETRY_INTERVAL,
             wait: if transport.class.program().is_some() { PROGRAM_WAIT } else { CONNECT_WAIT },
             until: now,
         }
@@ -363,7 +368,10 @@ impl Dialling {
             Ok(_) | Err(_) => {
                 self.drop_socket(poller);
                 self.progress = Progress::Connecting;
-                self.at = now.after(RETRY_INTERVAL);
+                self.at = now.after(self.retry_interval);
+                if is_program {
+                    self.retry_interval = (self.retry_interval * 2).min(PROGRAM_RETRY_MAX);
+                }
                 Dialled::Waiting
             }
         }
