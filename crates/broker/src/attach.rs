@@ -25,7 +25,7 @@ use flow::drain::{self, Drain};
 use flow::fair::Processor;
 use flow::types::{FlowPlan, Notice};
 use hosts::place::{Confirm, Route, reach, record_place};
-use hub::application::{ApplicationChoice, ApplicationNode, make_node};
+use hub::application::{ApplicationChoice, make_node};
 use making::Making;
 use modules::Pipelines;
 use modules::TransportPlan;
@@ -51,7 +51,7 @@ use ways::Ways;
 use wire::Control;
 use wire::control::{AgreedFlow, PublicKey};
 use wire::preamble::SessionToken;
-use worker::{Command, DriverPlan, Handover, Workers};
+use worker::{Command, Handover, Workers};
 
 /// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -766,34 +766,6 @@ impl ApplicationHost {
             }
         }
         Ok(())
-    }
-
-    /// Adds the nodes that have been made.
-    fn finish_nodes(&mut self, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
-        let mut made = Vec::new();
-        for (&number, driver) in &mut self.common.drivers {
-            if let Some(node) = driver.own.making.as_ref().and_then(Making::poll) {
-                driver.own.making.take().into_iter().for_each(|making| making.forget(&mut self.poller));
-                made.push((number, node?));
-            }
-        }
-        made.into_iter().for_each(|(number, node)| self.add_node(number, node, emit));
-        Ok(())
-    }
-
-    /// Starts the paths of a new node.
-    fn add_node(&mut self, number: u32, node: ApplicationNode, emit: &mut dyn FnMut(Event)) {
-        let Some(driver) = self.common.drivers.get_mut(&number) else { return };
-        let ApplicationNode { origin, summary: node, claim } = node;
-        let (role, transport) = (Role::Application, self.transport.clone());
-        let plan = DriverPlan { role, flows: driver.plans.clone(), transport };
-        self.common.workers.send(Command::Add { driver: number, origin, plan });
-        driver.own.claim = claim.or_else(|| driver.own.claim.take());
-        driver.own.node = node.clone();
-        emit(Event::Attached { name: driver.name.clone(), node, pipelines: driver.own.agreed.clone() });
-        if let Opening::Open = driver.own.opening {
-            driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
-        }
     }
 
     /// Requests unavailable devices again, when their time has come.

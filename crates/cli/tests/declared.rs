@@ -4,6 +4,7 @@
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -157,6 +158,27 @@ fn an_unmodified_node_takes_a_strangers_device_of_its_format() {
     std::io::Read::read_exact(&mut program, &mut packet).unwrap();
     assert_eq!(packet[..4], [0; 4]);
     assert_ne!(packet[4..12], [0; 8], "the cap is pushed");
+}
+
+/// Longer than the silence limit and than the limit for a device's hello.
+#[test]
+fn an_application_that_starts_slowly_does_not_break_the_link() {
+    if !testkit::skip::has_program("python3", "python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (application, log) = recorder(&scratch);
+    let slow = application.replacen("exec:", "exec:sleep 6; ", 1);
+    let device = format!("exec:exec python3 {},frame=declared", sdk("python/examples/circle.py"));
+    let (mut share, address) = Service::share(&device, &["--name", "cap"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/cap"), "--as", &slow]);
+    attach.wait("attached");
+    wait_line(&log, 0, "moved");
+    let mut told = [std::mem::take(&mut share.seen), std::mem::take(&mut attach.seen)].concat();
+    told.extend(share.pending());
+    told.extend(attach.pending());
+    let is_cut = |event: &&Value| event["event"] == "link-lost";
+    assert_eq!(told.iter().find(is_cut), None, "the session was silent meanwhile");
 }
 
 #[test]

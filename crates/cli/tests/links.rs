@@ -44,3 +44,30 @@ fn few_slots_slow_a_flow_but_do_not_block_it() {
         assert!(fs::read(&out).unwrap() == fs::read(&expected).unwrap(), "{via}");
     }
 }
+
+/// A program in C makes the negative of each message, and another one the negative of that.
+#[test]
+fn the_output_of_a_program_is_the_same_over_pipes_and_shared_memory() {
+    if !testkit::skip::has_program("cc", "gcc") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let sdk = concat!(env!("CARGO_MANIFEST_DIR"), "/../../sdk/c");
+    let program = scratch.path("negative");
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-std=c99", "-O1", "-I", sdk, &format!("{sdk}/examples/negative.c"), "-o", &program]);
+    assert!(compiler.status().unwrap().success());
+    for (size, count) in [(0, 40), (100, 2000), (700_000, 12)] {
+        let pattern = format!("pattern:size={size},count={count},rate=0");
+        let [expected, out] = ["expected", "out"].map(|name| scratch.path(name));
+        outboard(&["connect", &pattern, &format!("file:{expected}")]).done();
+        for (link, options) in
+            [("", ""), ("@shm ", ""), ("@shm ", ", isolate=true, sandbox=possible"), ("@shm ", ", slots=1")]
+        {
+            let one = format!("{link}exec(source=\"{program}\"{options})");
+            let via = format!("{one} | {one}");
+            outboard(&["connect", &pattern, &format!("file:{out}"), "--via", &via]).done();
+            assert!(fs::read(&out).unwrap() == fs::read(&expected).unwrap(), "{pattern} through {via}");
+        }
+    }
+}
