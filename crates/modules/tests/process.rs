@@ -546,7 +546,7 @@ fn a_program_on_shared_memory_sends_none_one_or_many_messages_and_holds_some() {
             bench.bodies.len(),
             bench.incidents
         );
-        assert_eq!(bench.drops(), [("dropped by its module", 1)]);
+        assert_eq!(bench.drops(), [("asked to", 1)]);
         assert_eq!((bench.link.kept(), bench.incidents.len()), (0, 0), "{:?}", bench.incidents);
     }
 }

@@ -427,8 +427,8 @@ impl HostEnd {
 
     /// Bytes and number of the messages that the first stage has not read.
     pub fn unread(&mut self) -> (usize, usize) {
-        // If the index is invalid, report nothing as read.
-        let consumed = self.output.consumed().unwrap_or(0);
+        // A stage that writes an invalid index runs: any message may be the reason.
+        let consumed = self.output.consumed().unwrap_or(u64::MAX);
         let unread = self.sent.iter().filter(|sent| sent.end > consumed);
         unread.fold((0, 0), |(bytes, messages), sent| (bytes + sent.bytes, messages + 1))
     }

@@ -122,6 +122,20 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_page_is_made_here() {
+        let page =
+            include_str!("../../../../docs/reference/transport-exec.md").replace(char::is_whitespace, "");
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let body = hello(ROLE, &[("bytes", "1400")]);
+        let header = Container { length: body.len() as u32, created: 0 }.emit();
+        assert!(page.contains(&(hex(&header) + &hex(&body))));
+        let mut probe = Vec::new();
+        let content = [super::super::message::Signal::Probe as u8];
+        super::super::message::append(std::iter::once(&content[..]), None, &mut probe);
+        assert!(page.contains(&hex(&probe)));
+    }
+
+    #[test]
     fn the_hello_of_a_host_names_the_meeting() {
         let peer = [192, 0, 2, 7].into();
         let container = emit(&Meeting { end: End::Accepted, peer, device: "film", driver: 3 });
