@@ -239,6 +239,7 @@ static int ob_write(ob_module *module) {
  * if the handlers only read, nor on the way out if a message was made in `ob_room` or is a part of the handled one. An entry is
  * freed after its output is visible, so the host needs no other sign of the slots that this module uses. */
 enum { OB_LINE = 8, OB_HEAD = 0, OB_TAIL = 8, OB_SLEEPS = 16, OB_CONTROL = 17, OB_WAITS = 24, OB_HELD_SLOTS = 40 };
+enum { OB_BURST = 32 }; /* messages */
 enum { OB_MORE = 1, OB_GAP_BEFORE = 2, OB_FLOW_END = 4, OB_MESSAGE = 8, OB_PIECES_MAX = 3 };
 enum { OB_BLOCK_FD = 4, OB_HOST_WAKE_FD, OB_OWN_WAKE_FD, OB_HOST_FD, OB_OWN_FD };
 
@@ -300,7 +301,6 @@ static void ob_show(ob_shared *shared) {
     if (shared->held_entries == 0) return;
     shared->held_entries = 0;
     __atomic_store_n(shared->block + shared->of_module + OB_HEAD, shared->written, __ATOMIC_RELEASE);
-    ob_wake_host(shared);
 }
 
 /* Returns the next entry from the host, or NULL. */
@@ -314,6 +314,7 @@ static int ob_receive_frames(ob_module *module, int wait);
 /* Sleeps until the host wakes this module, sends a frame, or frees room; for at most `wait_ms` if that is not negative. */
 static int ob_sleep(ob_module *module, int wait_ms) {
     ob_shared *shared = &module->shared;
+    ob_wake_host(shared); /* for the entries that it has not been woken for */
     uint32_t *sleeps = (uint32_t *)&shared->block[shared->of_module + OB_SLEEPS];
     __atomic_store_n(sleeps, 1, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -745,8 +746,8 @@ static int ob_handle_shared(ob_module *module) {
     if (!error) error = ob_cover(module);
     shared->taken += entries;
     __atomic_store_n(shared->block + shared->from_host + OB_TAIL, shared->taken, __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (__atomic_load_n(shared->block + shared->from_host + OB_WAITS, __ATOMIC_SEQ_CST)) ob_wake_host(shared);
+    /* The messages of a burst wake the host together; before this module sleeps, it wakes the host in any case. */
+    if (shared->taken % OB_BURST == 0) ob_wake_host(shared);
     module->at_end = (flags & OB_FLOW_END) != 0;
     return error;
 }
@@ -769,6 +770,7 @@ static int ob_run_shared(ob_module *module) {
     if (!error) error = ob_cover(module);
     if (!error) error = ob_put_entries(module, NULL, 0, 0, OB_FLOW_END);
     ob_show(shared);
+    ob_wake_host(shared);
     return error;
 }
 

@@ -95,8 +95,13 @@ fn all_modules() -> Vec<Module> {
         module(kind, form(class.name(), class.target()), via, class.entry())
     });
     let transports = registry::transports().iter();
-    let transports =
-        transports.map(|class| module("transport", format!("{}://", class.name()), "", class.entry()));
+    let transports = transports.map(|class| {
+        let form = match class.program() {
+            Some(_) => format!("{}:COMMAND", class.name()),
+            None => format!("{}://", class.name()),
+        };
+        module("transport", form, "", class.entry())
+    });
     let limits = ModuleEntry {
         name: "limits",
         summary: "the limits of a host: `--limit NAME=VALUE`",
@@ -198,7 +203,7 @@ fn overview(modules: &[Module]) -> String {
         ("Device and application classes, for share, attach --as and connect", |kind| {
             kind.contains("device") || kind == "application"
         }),
-        ("Transports, in front of a host", |kind| kind == "transport"),
+        ("Transports, in front of a host; a program with --transport", |kind| kind == "transport"),
         ("Limits", |kind| kind == "limits"),
     ] {
         let _ = writeln!(text, "{title}");
