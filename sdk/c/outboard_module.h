@@ -434,7 +434,7 @@ static inline unsigned char *ob_room(ob_module *module, size_t length) {
         return shared->own + slot * shared->slot_bytes;
     }
     module->room.start = module->room.end = 0;
-    return ob_reserve(module, &module->room, length) == OB_OK ? module->room.bytes : NULL;
+    return ob_reserve(module, &module->room, length + 1) == OB_OK ? module->room.bytes : NULL; /* also for none */
 }
 
 /* Sends one message. The body is written or copied before this returns. */
