@@ -78,7 +78,7 @@ typedef struct {
 /* A device that a program drives, or an application that it stands in for: exec:./device,frame=declared. Only `format` is
  * required. Handlers return OB_OK, or an error that ends the program. */
 typedef struct {
-    const char *format;     /* bytes, evdev, motion, midi, serial, video, viewer, controls, hid, audio */
+    const char *format;     /* bytes, evdev, motion, midi, serial, video, viewer, controls, hid, block, audio */
     const char *flow_class; /* reliable, timely or state; otherwise that of the format */
     const char *back;       /* the format of the other flow, if there is one */
     const char *summary;    /* one line for users */

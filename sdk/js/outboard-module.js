@@ -79,7 +79,7 @@ class Module {
  */
 class Device {
   role = 'device';
-  format = 'bytes'; // bytes, evdev, motion, midi, serial, video, viewer, controls, hid, audio
+  format = 'bytes'; // bytes, evdev, motion, midi, serial, video, viewer, controls, hid, block, audio
   flowClass = ''; // reliable, timely or state; otherwise that of the format
   back = ''; // the format of the flow to the device, if there is one
   summary = ''; // one line for users

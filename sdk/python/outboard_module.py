@@ -109,7 +109,7 @@ class Device:
     back; the far node stays and is neutral meanwhile. An exception ends the program, and with it the flow."""
 
     role = "device"
-    format = "bytes"  # bytes, evdev, motion, midi, serial, video, viewer, controls, hid, audio
+    format = "bytes"  # bytes, evdev, motion, midi, serial, video, viewer, controls, hid, block, audio
     flow_class = ""  # reliable, timely or state; otherwise that of the format
     back = ""  # the format of the flow to the device, if there is one
     summary = ""  # one line for users

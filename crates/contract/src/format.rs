@@ -23,12 +23,14 @@ pub enum Format {
     Controls,
     /// Reports of a HID device, and requests for them (`wire::formats::hid`).
     Hid,
+    /// Requests to a disk, and its answers (`wire::formats::block`).
+    Block,
     /// Samples.
     Audio,
 }
 
 impl Format {
-    const NAMES: [(&'static str, Format); 10] = [
+    const NAMES: [(&'static str, Format); 11] = [
         ("bytes", Format::Bytes),
         ("evdev", Format::Evdev),
         ("motion", Format::Motion),
@@ -38,6 +40,7 @@ impl Format {
         ("viewer", Format::Viewer),
         ("controls", Format::Controls),
         ("hid", Format::Hid),
+        ("block", Format::Block),
         ("audio", Format::Audio),
     ];
 

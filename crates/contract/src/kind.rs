@@ -38,6 +38,8 @@ pub enum Kind {
     Midi,
     /// A serial line.
     Serial,
+    /// A disk.
+    Disk,
     /// Sound.
     Audio,
     /// Settings of a device, without its data.
@@ -47,7 +49,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    const NAMES: [(&'static str, Kind); 19] = [
+    const NAMES: [(&'static str, Kind); 20] = [
         ("keyboard", Kind::Keyboard),
         ("mouse", Kind::Mouse),
         ("3d-mouse", Kind::Mouse3d),
@@ -64,13 +66,14 @@ impl Kind {
         ("screen", Kind::Screen),
         ("midi", Kind::Midi),
         ("serial", Kind::Serial),
+        ("disk", Kind::Disk),
         ("audio", Kind::Audio),
         ("controls", Kind::Controls),
         ("bytes", Kind::Bytes),
     ];
 
     /// The names of all kinds.
-    pub fn names() -> [&'static str; 19] {
+    pub fn names() -> [&'static str; 20] {
         Self::NAMES.map(|(name, _)| name)
     }
 
@@ -95,6 +98,7 @@ impl Kind {
             () if has(Format::Motion) => Kind::Mouse3d,
             () if has(Format::Midi) => Kind::Midi,
             () if has(Format::Serial) => Kind::Serial,
+            () if has(Format::Block) => Kind::Disk,
             () if has(Format::Audio) => Kind::Audio,
             () if has(Format::Controls) => Kind::Controls,
             () => Kind::Bytes,

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use wire::WireError;
+use wire::formats::block::{self, Abilities, DATA_BYTES_MAX, Failure, FromDisk, Geometry, ToDisk};
 use wire::formats::controls::{self, SETTINGS_MAX, Setting};
 use wire::formats::evdev::code::*;
 use wire::formats::evdev::{
@@ -13,6 +14,7 @@ use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
+const BLOCK: &str = include_str!("../../../docs/reference/formats-block.md");
 const CONTROLS: &str = include_str!("../../../docs/reference/formats-controls.md");
 const EVDEV: &str = include_str!("../../../docs/reference/formats-evdev.md");
 const HID: &str = include_str!("../../../docs/reference/formats-hid.md");
@@ -56,6 +58,123 @@ fn evdev_is_as_documented() {
         assert_eq!(update.to_bytes(), vector(EVDEV, title), "{title}");
         assert_eq!(Update::parse(&vector(EVDEV, title)), Ok(update), "{title}");
     }
+}
+
+#[test]
+fn block_is_as_documented() {
+    use block::{Answer, Command, Request};
+    let request = |id, command, offset, length| {
+        ToDisk::Request(Request { id, command, force: false, keep_space: false, offset, length })
+    };
+    let forced = |id, command, keep_space, offset, length| {
+        ToDisk::Request(Request { id, command, force: true, keep_space, offset, length })
+    };
+    let data = [0xab, 0xcd];
+    for (title, message, data) in [
+        ("A read", request(1, Command::Read, 1 << 20, 4096), &[][..]),
+        ("A write", forced(2, Command::Write, false, 512, 2), &data),
+        ("A flush", request(3, Command::Flush, 0, 0), &[]),
+        ("A trim", request(4, Command::Trim, 0, 1 << 31), &[]),
+        ("Zeroes", forced(5, Command::Zeroes, true, 4096, 4096), &[]),
+        ("A begin", ToDisk::Begin { number: 7 }, &[]),
+    ] {
+        let bytes = vector(BLOCK, title);
+        assert_eq!([&message.to_bytes(), data].concat(), bytes, "{title}");
+        assert_eq!(parse_to_disk(&bytes), Ok(message), "{title}");
+    }
+    let abilities = Abilities {
+        read_only: false,
+        flush: true,
+        force: true,
+        trim: true,
+        zeroes: true,
+        many_connections: true,
+    };
+    let geometry = Geometry { size_bytes: 64 << 20, block_bytes: 512, preferred_bytes: 4096, abilities };
+    for (title, message, data) in [
+        ("A ready", FromDisk::Ready, &[][..]),
+        ("A described", FromDisk::Described { number: 7, geometry }, &[]),
+        ("An answer: the data", FromDisk::Answer(Answer { id: 1, result: Ok(()) }), &data),
+        ("An answer: no space", FromDisk::Answer(Answer { id: 2, result: Err(Failure::NoSpace) }), &[]),
+    ] {
+        let bytes = vector(BLOCK, title);
+        assert_eq!([&message.to_bytes(), data].concat(), bytes, "{title}");
+        assert_eq!(parse_from_disk(&bytes), Ok(message), "{title}");
+    }
+}
+
+fn parse_to_disk(bytes: &[u8]) -> Result<ToDisk, WireError> {
+    ToDisk::parse(&bytes[..bytes.len().min(block::REQUEST_BYTES)], bytes.len())
+}
+
+fn parse_from_disk(bytes: &[u8]) -> Result<FromDisk, WireError> {
+    FromDisk::parse(&bytes[..bytes.len().min(FromDisk::HEADER_BYTES_MAX)], bytes.len())
+}
+
+#[test]
+fn block_refuses_what_no_disk_does() {
+    use block::{Answer, Command, Request};
+    let header = |kind: u8, flags: u8, offset: u64, length: u32| {
+        let mut bytes = vec![kind, flags];
+        bytes.extend_from_slice(&[9; 8]);
+        bytes.extend_from_slice(&offset.to_le_bytes());
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes
+    };
+    for wrong in [
+        vec![],
+        vec![6],
+        vec![0, 0],
+        header(0, 1, 0, 512),
+        header(0, 0, 0, 0),
+        header(0, 0, 0, DATA_BYTES_MAX as u32 + 1),
+        header(1, 0, 0, 512),
+        header(2, 0, 1, 0),
+        header(3, 2, 0, 512),
+        [header(0, 0, 0, 512), vec![1]].concat(),
+        vec![5; 10],
+    ] {
+        assert!(parse_to_disk(&wrong).is_err(), "{wrong:?}");
+    }
+    let described = |size: u64, block: u32, preferred: u32, flags: u8| {
+        let numbers =
+            [&size.to_le_bytes()[..], &block.to_le_bytes(), &preferred.to_le_bytes(), &[flags]].concat();
+        [vec![1; 9], numbers].concat()
+    };
+    assert!(parse_from_disk(&described(4096, 512, 4096, 0)).is_ok());
+    for wrong in [
+        vec![],
+        vec![3],
+        vec![0, 0],
+        described(4097, 512, 4096, 0),
+        described(u64::MAX - 511, 512, 4096, 0),
+        described(4096, 0, 4096, 0),
+        described(4096, 3, 4096, 0),
+        described(4096, 512, 256, 0),
+        described(4096, 512, 1 << 21, 0),
+        described(4096, 512, 4096, 64),
+        [described(4096, 512, 4096, 0), vec![0]].concat(),
+        vec![2, 2, 0, 1, 1, 1, 1, 1, 1, 1, 1],
+        vec![2, 5, 0, 1, 1, 1, 1, 1, 1, 1, 1, 7],
+        [Answer { id: 1, result: Ok(()) }.to_bytes().to_vec(), vec![0; DATA_BYTES_MAX + 1]].concat(),
+    ] {
+        assert!(parse_from_disk(&wrong).is_err(), "{wrong:?}");
+    }
+    let abilities = Abilities { flush: true, trim: true, ..Abilities::default() };
+    let geometry = Geometry { size_bytes: 8192, block_bytes: 512, preferred_bytes: 4096, abilities };
+    let request = |command, offset, length| {
+        Request { id: 0, command, force: false, keep_space: false, offset, length }.refusal(&geometry)
+    };
+    assert_eq!(request(Command::Read, 0, 8192), None);
+    assert_eq!(request(Command::Flush, 0, 0), None);
+    assert_eq!(request(Command::Read, 512, 8192), Some(Failure::Invalid));
+    assert_eq!(request(Command::Write, u64::MAX - 511, 512), Some(Failure::NoSpace));
+    assert_eq!(request(Command::Write, 1, 512), Some(Failure::Invalid));
+    assert_eq!(request(Command::Zeroes, 0, 512), Some(Failure::Unsupported));
+    let read_only = Geometry { abilities: Abilities { read_only: true, ..abilities }, ..geometry };
+    let write =
+        Request { id: 0, command: Command::Write, force: false, keep_space: false, offset: 0, length: 512 };
+    assert_eq!(write.refusal(&read_only), Some(Failure::Forbidden));
 }
 
 #[test]
@@ -397,7 +516,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_have_one_meaning_or_none(kind in 0..5u8, rest in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_have_one_meaning_or_none(kind in 0..6u8, rest in prop::collection::vec(any::<u8>(), 0..200)) {
         let bytes = [vec![kind], rest].concat();
         if let Ok(update) = evdev::Update::parse(&bytes) {
             prop_assert_eq!(update.to_bytes(), bytes.clone());
@@ -409,7 +528,15 @@ proptest! {
             prop_assert_eq!(update.to_bytes(), bytes.clone());
         }
         if let Ok(event) = viewer::Event::parse(&bytes) {
-            prop_assert_eq!(event.to_bytes(), bytes);
+            prop_assert_eq!(event.to_bytes(), bytes.clone());
+        }
+        if let Ok(message) = parse_to_disk(&bytes) {
+            let header = message.to_bytes();
+            prop_assert_eq!(&header, &bytes[..header.len()]);
+        }
+        if let Ok(message) = parse_from_disk(&bytes) {
+            let header = message.to_bytes();
+            prop_assert_eq!(&header, &bytes[..header.len()]);
         }
     }
 

@@ -74,7 +74,13 @@ fn applies_backpressure(options: &Options, format: &Format) -> bool {
     match options.text("full") {
         "auto" => matches!(
             format,
-            Format::Evdev | Format::Midi | Format::Serial | Format::Viewer | Format::Controls | Format::Hid
+            Format::Evdev
+                | Format::Midi
+                | Format::Serial
+                | Format::Viewer
+                | Format::Controls
+                | Format::Hid
+                | Format::Block
         ),
         chosen => chosen == "wait",
     }

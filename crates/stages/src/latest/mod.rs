@@ -72,6 +72,7 @@ impl Pair for Latest {
             Format::Viewer => Err("it drops messages, and a key release is sent only once".into()),
             Format::Controls => Err("it drops messages, and every setting is needed".into()),
             Format::Hid => Err("it drops messages, and every report and request of a HID device is needed".into()),
+            Format::Block => Err("it drops messages, and every request to a disk is needed".into()),
             Format::Evdev | Format::Motion if !options.flag("merge") => Err(
                 "with merge=false it drops messages, and input devices need every one (a key release is sent only \
                  once)"

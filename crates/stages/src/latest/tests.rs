@@ -33,6 +33,7 @@ fn formats_that_need_every_message_are_refused() {
     let dropping = options(&Latest, &[("merge", "false")]);
     assert!(Latest.accept(&Format::Midi, &merging).is_err());
     assert!(Latest.accept(&Format::Serial, &merging).is_err());
+    assert!(Latest.accept(&Format::Block, &merging).is_err());
     assert!(Latest.accept(&Format::Viewer, &merging).is_err());
     for format in [Format::Evdev, Format::Motion] {
         assert_eq!(Latest.accept(&format, &merging), Ok(Format::Bytes));

@@ -40,9 +40,12 @@ impl Pair for Periodic {
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            Format::Midi | Format::Serial | Format::Viewer | Format::Controls | Format::Hid => {
-                Err("it drops messages, and this format needs every one".into())
-            }
+            Format::Midi
+            | Format::Serial
+            | Format::Viewer
+            | Format::Controls
+            | Format::Hid
+            | Format::Block => Err("it drops messages, and this format needs every one".into()),
             _ => Ok(format.clone()),
         }
     }

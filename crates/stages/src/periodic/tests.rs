@@ -36,7 +36,7 @@ fn the_newest_leaves_at_the_end_of_each_period() {
 #[test]
 fn formats_that_need_every_message_are_refused() {
     let options = options(&Periodic, &[]);
-    for needs_all in [Format::Midi, Format::Serial, Format::Viewer, Format::Controls] {
+    for needs_all in [Format::Midi, Format::Serial, Format::Viewer, Format::Controls, Format::Block] {
         assert!(Periodic.accept(&needs_all, &options).is_err(), "{needs_all:?}");
     }
     assert_eq!(Periodic.accept(&Format::Motion, &options), Ok(Format::Motion));
