@@ -10,6 +10,7 @@ pub mod control;
 mod flow_control;
 pub mod formats;
 pub mod module;
+pub mod nbd;
 pub mod pairing;
 pub mod preamble;
 pub mod record;

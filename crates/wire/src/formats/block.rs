@@ -5,8 +5,8 @@
 
 use crate::{Reader, WireError, Writer};
 
-/// The most data of one request or answer, in bytes.
-pub const DATA_BYTES_MAX: usize = 1 << 20;
+/// The most data of one request or answer, in bytes: the limit of the NBD protocol for clients that do not ask for one.
+pub const DATA_BYTES_MAX: usize = 32 << 20;
 
 /// The length of the header of a request.
 pub const REQUEST_BYTES: usize = 22;
@@ -44,6 +44,9 @@ pub const SIZE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// The largest block that a disk may demand, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
+
+/// The largest preferred length of a request, in bytes.
+pub const PREFERRED_BYTES_MAX: u32 = 1 << 20;
 
 /// The facts about a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +91,7 @@ impl Geometry {
                 value("block size", block.into())
             }
             (block, preferred)
-                if !preferred.is_power_of_two() || preferred < block || preferred > DATA_BYTES_MAX as u32 =>
+                if !preferred.is_power_of_two() || preferred < block || preferred > PREFERRED_BYTES_MAX =>
             {
                 value("preferred block size", preferred.into())
             }
