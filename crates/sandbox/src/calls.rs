@@ -5,7 +5,7 @@
 //! | [`COMMON`]: data on open descriptors, memory, threads, clocks, signals of its own | yes | yes |
 //! | [`FILES`]: names of files, which landlock checks, and programs | no | yes |
 //! | `sendmsg`: descriptors leave with it; its address lies in memory, where a filter cannot see it | on [`SENDMSG_DESCRIPTOR`] | yes: it has no socket with addresses |
-//! | `accept`, `memfd_create`, `setsockopt` of [`SOCKET_OPTIONS`] | yes | no |
+//! | `accept`, `memfd_create`, `recvmmsg`, `setsockopt` of [`SOCKET_OPTIONS`] | yes | no |
 //! | `ioctl` | [`IOCTLS`] and those of the classes of its devices, by number | [`IOCTLS`] |
 //! | executable memory | no | yes |
 //!
@@ -375,7 +375,7 @@ pub fn of_module() -> Result<Rules, BackendError> {
 pub fn of_worker(ioctls: &[u32]) -> Result<Rules, BackendError> {
     let mut rules = common()?;
     let all = &mut rules;
-    always(all, &[c::SYS_accept, c::SYS_accept4, c::SYS_memfd_create]);
+    always(all, &[c::SYS_accept, c::SYS_accept4, c::SYS_memfd_create, c::SYS_recvmmsg]);
     let no_code = || has(2, c::PROT_EXEC as u64, 0);
     allow(all, c::SYS_mmap, [no_code()])?;
     allow(all, c::SYS_mprotect, [no_code()])?;

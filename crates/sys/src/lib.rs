@@ -20,6 +20,7 @@ pub mod poller;
 pub mod port_user;
 pub mod process;
 pub mod random;
+pub mod receipt;
 pub mod route;
 pub mod seccomp;
 pub mod sequencer;

@@ -116,6 +116,11 @@ impl Shared {
         (self.access == Access::Write).then(|| unsafe { AtomicU64::from_ptr(start.cast()) })
     }
 
+    /// The address of a range of writable memory, for system calls; `None` if it is not inside.
+    pub(crate) fn address(&self, offset: usize, length: usize) -> Option<*mut u8> {
+        self.mapping.at(offset, length).filter(|_| self.access == Access::Write)
+    }
+
     /// Copies the current bytes to `into`; `false` if the range is not inside.
     #[inline]
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> bool {
