@@ -129,7 +129,7 @@ impl Body {
     }
 
     /// Copies bytes from the front to `into`, up to its length; returns the number of bytes.
-    fn copy_front(&self, into: &mut [u8]) -> usize {
+    pub fn copy_front(&self, into: &mut [u8]) -> usize {
         let mut filled = 0;
         for chunk in self.chunks() {
             let count = chunk.len().min(into.len() - filled);

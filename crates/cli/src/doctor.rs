@@ -71,6 +71,12 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
         Check::new("midi", "share midi:... and attach --as midi: MIDI devices and programs", midi()),
+        Check::new("block", "share block:...: disks of this host", disks()),
+        Check::new(
+            "nbd",
+            "a disk in /dev for attach --as nbd: nbd-client and the kernel module",
+            kernel_nbd(),
+        ),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
         Check::new(
@@ -174,6 +180,35 @@ fn midi() -> Answer {
         Err(error) => Answer::limited(
             format!("{NODE}: {error}"),
             "sudo modprobe snd-seq; sudo modprobe snd-virmidi for programs that open a raw MIDI device",
+        ),
+    }
+}
+
+/// Disks belong to a group; a file with the bytes of one needs nothing.
+fn disks() -> Answer {
+    let found = modules::registry::device_classes()
+        .iter()
+        .find(|class| class.name() == "block")
+        .map(|class| class.list())
+        .unwrap_or_default();
+    let usable = found.iter().filter(|disk| disk.problem.is_none()).count();
+    match (found.len(), usable) {
+        (0, _) => Answer::ok("no disk is here"),
+        (all, 0) => Answer::missing(
+            format!("none of {all} disks and partitions can be read"),
+            "sudo usermod -aG disk $USER, then log in again; or share with sudo",
+        ),
+        (all, usable) => Answer::ok(format!("{usable} of {all} disks and partitions can be read")),
+    }
+}
+
+/// Programs with libnbd need no module.
+fn kernel_nbd() -> Answer {
+    match std::path::Path::new("/sys/block/nbd0").exists() {
+        true => Answer::ok("the kernel module nbd is loaded"),
+        false => Answer::limited(
+            "the kernel module nbd is not loaded",
+            "sudo apt install nbd-client; sudo modprobe nbd",
         ),
     }
 }

@@ -267,9 +267,9 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
     }
 }
 
-/// Classes that need a kernel device, a screen or a daemon; `crates/devices` and `tests/vm` test them.
-const TESTED_ELSEWHERE: [&str; 11] =
-    ["evdev", "uinput", "hid", "spnav", "midi", "tty", "v4l2", "x11", "window", "rfb", "fb"];
+/// Classes that need a kernel device, a screen, a daemon or a client; `crates/devices`, `disk.rs` and `tests/vm` test them.
+const TESTED_ELSEWHERE: [&str; 13] =
+    ["evdev", "uinput", "hid", "spnav", "midi", "tty", "block", "nbd", "v4l2", "x11", "window", "rfb", "fb"];
 
 #[test]
 fn every_source_of_bytes_connects_to_every_sink_of_its_format() {

@@ -29,6 +29,13 @@ const STARTS: &[(&str, Classes)] = &[
     ("/dev/v4l/", classes("v4l2", "v4l2")),
     ("/dev/fb", classes("fb", "fb")),
     ("/dev/snd/midi", classes("midi", "midi")),
+    ("/dev/sd", Classes { device: "block", application: None }),
+    ("/dev/nvme", Classes { device: "block", application: None }),
+    ("/dev/mmcblk", Classes { device: "block", application: None }),
+    ("/dev/vd", Classes { device: "block", application: None }),
+    ("/dev/loop", Classes { device: "block", application: None }),
+    ("/dev/sr", Classes { device: "block", application: None }),
+    ("/dev/disk/", Classes { device: "block", application: None }),
     ("/run/spnav.sock", classes("spnav", "spnav")),
     ("/var/run/spnav.sock", classes("spnav", "spnav")),
 ];
@@ -86,6 +93,11 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("run", "exec"),
     ("sh", "exec"),
     ("socket", "unix"),
+    ("disk", "block"),
+    ("drive", "block"),
+    ("hdd", "block"),
+    ("ssd", "block"),
+    ("partition", "block"),
 ];
 
 /// Things without a class of their own, and the way to share them.
@@ -119,20 +131,6 @@ const WITHOUT_CLASS: &[(&[&str], &str)] = &[
         ],
         "there is no class for sound yet: programs carry it, `outboard share 'exec:arecord -f cd'` and `outboard attach \
          HOST/exec --as 'exec:aplay -f cd'`",
-    ),
-    (
-        &[
-            "block",
-            "disk",
-            "nbd",
-            "/dev/sd",
-            "/dev/nvme",
-            "/dev/mmcblk",
-            "/dev/loop",
-            "/dev/disk/",
-            "/dev/sr",
-        ],
-        "there is no class for disks yet: `file:PATH` carries the bytes of one once, from the first to the last",
     ),
     (
         &["gpio", "i2c", "spi", "/dev/gpiochip", "/dev/i2c-", "/dev/spidev"],
@@ -350,6 +348,9 @@ mod tests {
             assert_eq!(class_of(address, Role::Device), device, "{address}");
             assert_eq!(class_of(address, Role::Application), application, "{address}");
         }
+        for address in ["/dev/sdb1", "/dev/nvme0n1", "/dev/disk/by-id/usb-disk"] {
+            assert_eq!(class_of(address, Role::Device), "block", "{address}");
+        }
         for address in ["/dev/input/event3", "/dev/input/by-path/pci-0000:00:14.0-usb-0:2:1.0-event-kbd"] {
             assert_eq!(class_of(address, Role::Device), "evdev", "{address}");
             assert!(advice(address, Role::Application).contains("`uinput`"), "{address}");
@@ -369,7 +370,8 @@ mod tests {
             ("/dev/hidraw0", application, "write `hid`"),
             ("/dev/usb/hiddev0", device, "/dev/hidraw"),
             ("audio", device, "exec:arecord"),
-            ("/dev/sda", device, "`file:PATH`"),
+            ("/dev/sda", application, "write `nbd`"),
+            ("disk:/dev/sda", device, "did you mean `block:/dev/sda`?"),
             ("/dev/input/js0", device, "/dev/input/event"),
             ("vnc://studio:5901", device, "write `rfb:studio:5901`"),
             ("localhost:5901", device, "write `rfb:localhost:5901`"),

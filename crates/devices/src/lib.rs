@@ -5,6 +5,7 @@
 
 pub mod address;
 mod bgrx;
+pub mod block;
 mod clipboard;
 mod damage;
 pub mod evdev;
@@ -13,8 +14,10 @@ pub mod fb;
 pub mod file;
 mod flows;
 pub mod hid;
+mod local_socket;
 pub mod midi;
 pub mod mjpeg;
+pub mod nbd;
 pub mod null;
 mod pace;
 pub mod pattern;
@@ -45,6 +48,8 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &serial::Serial,
     &serial::Pty,
     &tty::Tty,
+    &block::Block,
+    &nbd::Nbd,
     &file::File,
     &stdio::Stdin,
     &stdio::Stdout,

@@ -3,8 +3,14 @@
 use contract::{DeviceError, Role};
 
 /// Devices and their stand-ins that are classes of their own; of several stand-ins the default comes first.
-const ONE_SIDED: &[(&str, &str)] =
-    &[("evdev", "uinput"), ("serial", "pty"), ("serial", "tty"), ("x11", "window"), ("stdin", "stdout")];
+const ONE_SIDED: &[(&str, &str)] = &[
+    ("evdev", "uinput"),
+    ("serial", "pty"),
+    ("serial", "tty"),
+    ("x11", "window"),
+    ("block", "nbd"),
+    ("stdin", "stdout"),
+];
 
 /// The error for a class that does not have this side.
 pub(crate) fn wrong_side(class: &'static str, role: Role) -> DeviceError {

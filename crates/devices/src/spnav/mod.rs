@@ -14,6 +14,7 @@ mod protocol;
 #[cfg(test)]
 mod tests;
 
+use crate::local_socket;
 use crate::plain::{self, os};
 use application::SocketPartner;
 use contract::{
@@ -25,8 +26,8 @@ use protocol::{Facts, NAME_BYTES_MAX, OWN_PATH, PACKET_BYTES, Packet, request, v
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use wire::formats::motion::BUTTONS_MAX;
@@ -200,8 +201,12 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
         _ => Facts { name: "3D mouse".into(), buttons: 2, ..Facts::default() },
     };
     let path = path(&spec.target, Role::Application);
-    let (listener, inode) =
-        bind(&path).map_err(|error| os(format!("listening at {}", path.display()), error, Some(ADVICE)))?;
+    // As spacenavd does: the programs of every user may connect. At its own place the directory decides: a user's runtime
+    // directory is private, that of the service is not.
+    let is_for_all = rustix::process::geteuid().is_root() || spec.target.is_empty();
+    let mode = if is_for_all { 0o666 } else { 0o600 };
+    let (listener, inode) = local_socket::bind(&path, mode)
+        .map_err(|error| os(format!("listening at {}", path.display()), error, Some(ADVICE)))?;
     let mut properties = emit(&facts);
     properties.u64(inode);
     let hint = match path == Path::new(SOCKET) {
@@ -225,29 +230,6 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
 
 const ADVICE: &str = "give another path, as in `--as spnav:PATH`; if spacenavd runs on this host, stop it, or share the \
                       event node and attach it as `uinput`";
-
-/// Binds the socket and returns it with its inode. Replaces a socket at which nobody listens.
-fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(ErrorKind::AlreadyExists, "a file that is no socket is there"));
-        }
-        Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => return Err(io::Error::new(ErrorKind::AddrInUse, "another program listens there")),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
-            Err(error) => return Err(error),
-        },
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    // As spacenavd does: the programs of every user may connect. At its own place the directory decides: a user's runtime
-    // directory is private, that of the service is not.
-    let is_for_all = rustix::process::geteuid().is_root() || *path == self::path("", Role::Application);
-    let mode = if is_for_all { 0o666 } else { 0o600 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    Ok((listener, fs::symlink_metadata(path)?.ino()))
-}
 
 impl DeviceClass for Spnav {
     fn entry(&self) -> ModuleEntry {
@@ -316,11 +298,8 @@ impl DeviceClass for Spnav {
     fn release(&self, opened: &Opened) {
         let path = path(&opened.spec.target, opened.role);
         let inode = opened.description.properties.last_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
-        // Another process may have made its own socket meanwhile.
-        if opened.role == Role::Application
-            && fs::symlink_metadata(&path).is_ok_and(|found| Some(found.ino()) == inode)
-        {
-            let _ = fs::remove_file(path);
+        if let (Role::Application, Some(inode)) = (opened.role, inode) {
+            local_socket::remove(&path, inode);
         }
     }
 

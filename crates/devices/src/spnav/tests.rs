@@ -7,6 +7,7 @@ use crate::stream::now;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, PartnerError, Pull, Pulled,
 };
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::partner::{Harness, conforms};
 use wire::formats::motion::{AXES, Motion, Update};

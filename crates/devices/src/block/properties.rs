@@ -1,0 +1,64 @@
+//! The description of a disk.
+
+use contract::{Description, DeviceError};
+use wire::formats::block::Geometry;
+use wire::{Reader, WireError, Writer};
+
+/// The longest name and the longest identity, in bytes.
+pub(crate) const TEXT_BYTES_MAX: usize = 256;
+
+/// The facts about a disk that a peer needs, and those by which it is found again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Properties {
+    /// Its geometry.
+    pub(crate) geometry: Geometry,
+    /// Its name for users.
+    pub(crate) name: String,
+    /// The name of udev's link to it, empty if there is none; of a server, the inode of its socket.
+    pub(crate) identity: String,
+}
+
+impl Properties {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        self.geometry.write(&mut writer);
+        writer.text(cut(&self.name)).text(cut(&self.identity));
+        writer.finish()
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
+        let mut reader = Reader::new(bytes);
+        let geometry = Geometry::read(&mut reader)?;
+        let name = reader.text("name", TEXT_BYTES_MAX)?.into();
+        let identity = reader.text("identity", TEXT_BYTES_MAX)?.into();
+        reader.end("description of a disk").map(|()| Properties { geometry, name, identity })
+    }
+
+    /// Returns the facts in a description, which may come from the network.
+    pub(crate) fn of(description: &Description) -> Result<Properties, DeviceError> {
+        Properties::parse(&description.properties).map_err(|error| DeviceError::Spec {
+            what: "the description of a disk".into(),
+            problem: error.to_string(),
+        })
+    }
+
+    /// Returns the line of text for users.
+    pub(crate) fn summary(&self) -> String {
+        let access = if self.geometry.abilities.read_only { "read-only" } else { "read and write" };
+        format!("{} (disk, {}, {access})", self.name, size(self.geometry.size_bytes))
+    }
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
+/// Returns a size in the largest unit that it fills.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
+        Some((name, unit)) if bytes % unit == 0 => format!("{} {name}", bytes / unit),
+        Some((name, unit)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} bytes"),
+    }
+}

@@ -1,0 +1,122 @@
+//! The bytes of a disk: a block device or a file.
+
+use bytes::Bytes;
+use contract::Body;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, pread, preadv2, pwritev2, retry_on_intr};
+use smallvec::SmallVec;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use wire::formats::block::{Command, Failure, Request};
+
+/// Zeroes that are written at once to a disk without a request for them.
+static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
+
+/// An open disk. All calls may run at the same time.
+#[derive(Debug)]
+pub(super) struct Storage(pub(super) OwnedFd);
+
+/// The failure of a request.
+fn failure(error: Errno) -> Failure {
+    match error {
+        Errno::PERM | Errno::ACCESS | Errno::ROFS | Errno::BADF => Failure::Forbidden,
+        Errno::NOMEM => Failure::NoMemory,
+        Errno::INVAL => Failure::Invalid,
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Failure::NoSpace,
+        Errno::OPNOTSUPP | Errno::NOSYS => Failure::Unsupported,
+        Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM => Failure::Gone,
+        _ => Failure::Device,
+    }
+}
+
+impl Storage {
+    /// Reads data that need no waiting; `None` if any of them do.
+    pub(super) fn read_at_once(&self, request: &Request) -> Option<Bytes> {
+        let mut data = vec![0; request.length as usize];
+        let count =
+            preadv2(&self.0, &mut [IoSliceMut::new(&mut data)], request.offset, ReadWriteFlags::NOWAIT);
+        (count == Ok(data.len())).then(|| data.into())
+    }
+
+    /// Does a request that the disk has the range for. Returns the data of a read.
+    pub(super) fn perform(&self, request: &Request, data: &Body) -> Result<Bytes, Failure> {
+        let (offset, length) = (request.offset, request.length);
+        let done = match request.command {
+            Command::Read => return self.read(offset, length as usize).map_err(failure),
+            Command::Write => self.write(offset, data, request.force),
+            Command::Flush => self.flush(),
+            Command::Trim => self.trim(request).and_then(|()| self.settle(request.force)),
+            Command::Zeroes => self.zero(request).and_then(|()| self.settle(request.force)),
+        };
+        done.map(|()| Bytes::new()).map_err(failure)
+    }
+
+    fn read(&self, offset: u64, length: usize) -> Result<Bytes, Errno> {
+        let mut data = Vec::with_capacity(length);
+        while data.len() < length {
+            let mut rest = std::mem::take(&mut data);
+            let at = offset + rest.len() as u64;
+            // The vector may have more room than was asked for.
+            let count = retry_on_intr(|| pread(&self.0, spare_capacity(&mut rest), at))?;
+            data = rest;
+            if count == 0 {
+                // The disk became shorter.
+                return Err(Errno::IO);
+            }
+        }
+        data.truncate(length);
+        Ok(data.into())
+    }
+
+    fn write(&self, offset: u64, data: &Body, force: bool) -> Result<(), Errno> {
+        let flags = if force { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        let mut written = 0;
+        while written < data.len() {
+            let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+            data.io_slices(written, &mut slices);
+            let at = offset + written as u64;
+            match retry_on_intr(|| pwritev2(&self.0, &slices, at, flags))? {
+                0 => return Err(Errno::NOSPC),
+                count => written += count,
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        retry_on_intr(|| fdatasync(&self.0))
+    }
+
+    fn settle(&self, force: bool) -> Result<(), Errno> {
+        if force { self.flush() } else { Ok(()) }
+    }
+
+    fn trim(&self, request: &Request) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fallocate(&self.0, flags, request.offset, request.length.into())) {
+            // A trim is advice: a disk that cannot release space keeps it. A block device wants whole blocks.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn zero(&self, request: &Request) -> Result<(), Errno> {
+        let (hole, range) = (FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE);
+        let ways = if request.keep_space { &[range][..] } else { &[hole, range] };
+        for way in ways {
+            let flags = *way | FallocateFlags::KEEP_SIZE;
+            match retry_on_intr(|| fallocate(&self.0, flags, request.offset, request.length.into())) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+                other => return other,
+            }
+        }
+        let mut done = 0;
+        while done < request.length as usize {
+            let piece = &ZEROES[..ZEROES.len().min(request.length as usize - done)];
+            self.write(request.offset + done as u64, &Body::from(Bytes::from_static(piece)), false)?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+}

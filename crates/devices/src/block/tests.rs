@@ -1,0 +1,284 @@
+//! Tests with files. The virtual machine has block devices.
+
+use super::*;
+use contract::{
+    Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, PartnerError, Pull, Pulled,
+    Pushed,
+};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::partner::{Harness, conforms};
+use wire::formats::block::{ANSWER_BYTES, Answer, Command, Failure, FromDisk, Request, ToDisk};
+
+/// A file with the bytes of a disk.
+pub(crate) struct DiskFile(pub(crate) PathBuf);
+
+impl DiskFile {
+    pub(crate) fn new(bytes: u64) -> DiskFile {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("outboard-disk-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        DiskFile(path)
+    }
+
+    pub(crate) fn open(&self, write: bool) -> Result<Opened, DeviceError> {
+        let options = if write { ",write=true" } else { "" };
+        let (_, spec) =
+            crate::spec::parse(&format!("block:{}{options}", self.0.display()), Role::Device).unwrap();
+        Block.open(&spec, Role::Device, None)
+    }
+
+    pub(crate) fn partner(&self) -> Box<dyn Partner> {
+        Block.partner(self.open(true).unwrap()).unwrap()
+    }
+}
+
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+pub(crate) fn open_flows(partner: &mut dyn Partner) {
+    for direction in [Direction::Out, Direction::In] {
+        let template = FlowTemplate { direction, format: Format::Block, class: FlowClass::Reliable };
+        partner.open(&template, &Attributes::default()).unwrap();
+    }
+}
+
+struct Disk {
+    partner: Box<dyn Partner>,
+    file: DiskFile,
+    fed: u64,
+}
+
+fn request(id: u64, command: Command, offset: u64, length: u32) -> Request {
+    Request { id, command, force: false, keep_space: false, offset, length }
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let file = DiskFile::new(1 << 20);
+        let mut disk = Disk { partner: file.partner(), file, fed: 0 };
+        open_flows(disk.partner.as_mut());
+        assert_eq!(disk.next().0, FromDisk::Ready);
+        disk
+    }
+
+    fn begun() -> Disk {
+        let mut disk = Disk::new();
+        disk.push(ToDisk::Begin { number: 7 }, &[]);
+        assert!(matches!(disk.next().0, FromDisk::Described { number: 7, .. }));
+        disk
+    }
+
+    fn try_push(&mut self, message: ToDisk, data: &[u8]) -> Result<(), PartnerError> {
+        let message = Message::new(crate::stream::now(), Body::from([&message.to_bytes(), data].concat()));
+        match self.partner.push(FlowKey::DEFAULT, message) {
+            Ok(Pushed::Taken) => Ok(()),
+            Ok(Pushed::Full(_)) => panic!("it is full"),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    fn push(&mut self, message: ToDisk, data: &[u8]) {
+        self.try_push(message, data).unwrap();
+    }
+
+    /// Waits for the next message: its header, its data.
+    fn next(&mut self) -> (FromDisk, Vec<u8>) {
+        loop {
+            if let Pulled::Message(_, message) = self.partner.pull(FlowKey::DEFAULT, Pull::Yours).unwrap() {
+                let bytes = message.body.into_bytes().to_vec();
+                let front = &bytes[..bytes.len().min(FromDisk::HEADER_BYTES_MAX)];
+                let parsed = FromDisk::parse(front, bytes.len()).unwrap();
+                let data = bytes.get(ANSWER_BYTES..).filter(|_| matches!(parsed, FromDisk::Answer(_)));
+                return (parsed, data.unwrap_or_default().to_vec());
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask(&mut self, request: Request, data: &[u8]) -> Result<Vec<u8>, Failure> {
+        self.push(ToDisk::Request(request), data);
+        let (FromDisk::Answer(Answer { id, result }), data) = self.next() else { panic!("an answer") };
+        assert_eq!(id, request.id);
+        result.map(|()| data)
+    }
+}
+
+#[test]
+fn a_disk_does_each_request() {
+    let mut disk = Disk::begun();
+    let data = vec![7; 8192];
+    assert_eq!(disk.ask(request(1, Command::Write, 4096, 8192), &data), Ok(vec![]));
+    assert_eq!(disk.ask(request(2, Command::Read, 4096, 8192), &[]), Ok(data.clone()));
+    assert_eq!(disk.ask(request(3, Command::Flush, 0, 0), &[]), Ok(vec![]));
+    let forced = Request { force: true, ..request(4, Command::Write, 0, 4) };
+    assert_eq!(disk.ask(forced, b"abcd"), Ok(vec![]));
+    for keep_space in [false, true] {
+        assert_eq!(disk.ask(request(5, Command::Write, 4096, 4096), &data[..4096]), Ok(vec![]));
+        let zeroes = Request { keep_space, ..request(6, Command::Zeroes, 4096, 4096) };
+        assert_eq!(disk.ask(zeroes, &[]), Ok(vec![]));
+        assert_eq!(disk.ask(request(7, Command::Read, 4096, 4096), &[]), Ok(vec![0; 4096]));
+    }
+    assert_eq!(disk.ask(request(8, Command::Trim, 8192, 4096), &[]), Ok(vec![]));
+    assert_eq!(disk.ask(request(9, Command::Write, 1 << 20, 4096), &data[..4096]), Err(Failure::NoSpace));
+    assert_eq!(disk.ask(request(10, Command::Read, (1 << 20) - 1, 2), &[]), Err(Failure::Invalid));
+    let mut seen = [0; 8];
+    fs::File::open(&disk.file.0).unwrap().read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(&seen, b"abcd\0\0\0\0");
+}
+
+#[test]
+fn requests_before_the_beginning_are_dropped() {
+    let mut disk = Disk::new();
+    disk.push(ToDisk::Request(request(1, Command::Write, 0, 4)), b"old!");
+    disk.push(ToDisk::Begin { number: 8 }, &[]);
+    let (described, _) = disk.next();
+    let FromDisk::Described { number: 8, geometry } = described else { panic!("{described:?}") };
+    assert_eq!((geometry.size_bytes, geometry.abilities.read_only), (1 << 20, false));
+    assert_eq!(disk.ask(request(2, Command::Read, 0, 4), &[]), Ok(vec![0; 4]));
+}
+
+#[test]
+fn a_new_beginning_follows_all_answers() {
+    let mut disk = Disk::begun();
+    for id in 0..50 {
+        disk.push(ToDisk::Request(request(id, Command::Write, id * 4096, 4096)), &[id as u8; 4096]);
+    }
+    disk.push(ToDisk::Begin { number: 9 }, &[]);
+    let mut ids: Vec<u64> = Vec::new();
+    loop {
+        match disk.next().0 {
+            FromDisk::Answer(answer) => ids.push(answer.id),
+            FromDisk::Described { number, .. } => break assert_eq!(number, 9),
+            FromDisk::Ready => panic!("it began before"),
+        }
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..50).collect::<Vec<_>>());
+}
+
+#[test]
+fn invalid_messages_are_refused() {
+    let mut disk = Disk::begun();
+    for (body, part) in
+        [(vec![], "kind"), (vec![9], "kind"), (request(1, Command::Write, 0, 4).to_bytes().to_vec(), "data")]
+    {
+        let message = Message::new(crate::stream::now(), Body::from(body));
+        let (error, _) = disk.partner.push(FlowKey::DEFAULT, message).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_written_has_one_user() {
+    let file = DiskFile::new(1 << 20);
+    let reader = file.open(false).unwrap();
+    assert!(file.open(false).is_ok(), "several readers");
+    let error = file.open(true).unwrap_err().to_string();
+    assert!(error.contains("another program"), "{error}");
+    drop(reader);
+    let _writer = file.open(true).unwrap();
+    assert!(file.open(false).is_err());
+}
+
+#[test]
+fn only_disks_and_files_with_bytes_are_opened() {
+    for (target, part) in
+        [("/dev/null", "neither a disk"), ("/tmp", "neither a disk"), ("/no/such", "outboard devices")]
+    {
+        let (_, spec) = crate::spec::parse(&format!("block:{target}"), Role::Device).unwrap();
+        let error = Block.open(&spec, Role::Device, None).unwrap_err().to_string();
+        assert!(error.contains(part), "{target}: {error}");
+    }
+    let error = DiskFile::new(0).open(false).unwrap_err().to_string();
+    assert!(error.contains("it is empty"), "{error}");
+}
+
+#[test]
+fn a_read_only_disk_refuses_writes() {
+    let file = DiskFile::new(1 << 20);
+    let opened = file.open(false).unwrap();
+    assert!(opened.description.summary.contains("1 MiB, read-only"), "{}", opened.description.summary);
+    assert_eq!(Block.kind(&opened.description).unwrap(), Kind::Disk);
+    let mut disk = Disk { partner: Block.partner(opened).unwrap(), file, fed: 0 };
+    open_flows(disk.partner.as_mut());
+    disk.push(ToDisk::Begin { number: 1 }, &[]);
+    assert_eq!(disk.next().0, FromDisk::Ready);
+    assert!(matches!(disk.next().0, FromDisk::Described { .. }));
+    assert_eq!(disk.ask(request(1, Command::Write, 0, 4), b"abcd"), Err(Failure::Forbidden));
+    assert_eq!(disk.ask(request(2, Command::Flush, 0, 0), &[]), Ok(vec![]));
+}
+
+impl Harness for Disk {
+    fn partner(&mut self) -> &mut dyn Partner {
+        self.partner.as_mut()
+    }
+
+    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
+        Some(FlowTemplate { direction, format: Format::Block, class: FlowClass::Reliable })
+    }
+
+    fn feed(&mut self) -> Option<Vec<u8>> {
+        // The partner produces answers only: to a read of a number that the file has.
+        self.fed += 1;
+        let file = fs::OpenOptions::new().write(true).open(&self.file.0).unwrap();
+        file.write_all_at(&self.fed.to_le_bytes(), 1 << 19).unwrap();
+        let template = self.template(Direction::In).unwrap();
+        self.partner.open(&template, &Attributes::default()).unwrap();
+        self.push(ToDisk::Request(request(self.fed, Command::Read, 1 << 19, 8)), &[]);
+        let answer = Answer { id: self.fed, result: Ok(()) };
+        Some([&answer.to_bytes()[..], &self.fed.to_le_bytes()].concat())
+    }
+
+    fn end(&mut self) -> bool {
+        false
+    }
+
+    fn body(&self, number: u64) -> Vec<u8> {
+        let request = request(1 << 32 | number, Command::Write, number * 8 % (1 << 18), 8);
+        [&request.to_bytes()[..], &number.to_le_bytes()].concat()
+    }
+
+    fn taken(&mut self) -> Option<Vec<u8>> {
+        // Answers make room. They come in any order, so they tell nothing about the order of requests.
+        let template = self.template(Direction::Out).unwrap();
+        self.partner.open(&template, &Attributes::default()).unwrap();
+        while let Pulled::Message(..) = self.partner.pull(FlowKey::DEFAULT, Pull::Yours).unwrap() {}
+        None
+    }
+}
+
+#[test]
+fn the_partner_conforms() {
+    conforms(|| {
+        let file = DiskFile::new(1 << 20);
+        let mut disk = Disk { partner: file.partner(), file, fed: 0 };
+        // The suite opens the flows itself, and knows no beginning.
+        open_flows(disk.partner.as_mut());
+        disk.push(ToDisk::Begin { number: 1 }, &[]);
+        assert_eq!(disk.next().0, FromDisk::Ready);
+        assert!(matches!(disk.next().0, FromDisk::Described { .. }));
+        for flow in [crate::flows::IN, crate::flows::OUT] {
+            disk.partner.close(flow).unwrap();
+        }
+        disk
+    });
+}
+
+#[test]
+fn a_finished_partner_has_done_its_work() {
+    let mut disk = Disk::begun();
+    disk.push(ToDisk::Request(request(1, Command::Write, 0, 4)), b"last");
+    while matches!(disk.partner.ctl(crate::flows::IN, Ctl::Finish).unwrap(), CtlReply::Pending) {
+        std::thread::yield_now();
+    }
+    let mut seen = [0; 4];
+    fs::File::open(&disk.file.0).unwrap().read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(&seen, b"last");
+}

@@ -1,0 +1,147 @@
+//! `nbd:PATH`: a server of the NBD protocol at a local socket, for unmodified clients: the kernel, qemu, nbdkit's and libnbd's programs.
+//!
+//! ```text
+//! client ◄─► socket ◄─► worker: Server ◄─► flows
+//!               ▲             ▲
+//!           acceptor       memory       both of the broker: they outlive the worker
+//! ```
+//!
+//! | module | content |
+//! |---|---|
+//! | `acceptor` | a thread of the broker that accepts clients and keeps their descriptors |
+//! | `memory` | the state of the connections, which outlives the worker |
+//! | `requests` | requests without a reply, and the room for their data |
+//! | `connection` | one client |
+//! | `server` | all clients as a partner |
+
+mod acceptor;
+mod connection;
+pub mod fuzz;
+mod memory;
+mod requests;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use crate::block::properties::Properties;
+use crate::block::{describe, flows};
+use crate::local_socket;
+use crate::plain::{self, os};
+use crate::side::wrong_side;
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, Kind, ModuleEntry, NodeName,
+    Opened, Partner, Role,
+};
+use server::Server;
+use std::path::PathBuf;
+
+/// The class `nbd`.
+#[derive(Debug)]
+pub struct Nbd;
+
+/// The name of the socket, if the user gives no path.
+const SOCKET: &str = "outboard-disk.sock";
+/// Only the user connects: the disk is as private as the files on it.
+const MODE: u32 = 0o600;
+
+/// Returns the path of the socket.
+fn path(target: &str) -> PathBuf {
+    let directory = || std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    match target {
+        "" if rustix::process::geteuid().is_root() => PathBuf::from("/run").join(SOCKET),
+        "" => directory().map_or_else(|| "/tmp".into(), PathBuf::from).join(SOCKET),
+        target => target.into(),
+    }
+}
+
+fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, DeviceError> {
+    let like = like.ok_or_else(|| DeviceError::Spec {
+        what: "nbd".into(),
+        problem: "a server needs a disk: attach a device of class `block`".into(),
+    })?;
+    let properties = Properties::of(like)?;
+    let path = path(&spec.target);
+    let listening = |error| {
+        let advice = Some("give another path, as in `--as nbd:PATH`");
+        os(format!("listening at {}", path.display()), error, advice)
+    };
+    let memory = sys::memory::create("nbd", memory::MEMORY_BYTES)
+        .map_err(|error| os("making memory for connections".into(), error, None))?;
+    let (listener, inode) = local_socket::bind(&path, MODE).map_err(listening)?;
+    let acceptor = acceptor::start(listener).map_err(listening)?;
+    let mut description = describe(Nbd.name(), &Properties { identity: inode.to_string(), ..properties });
+    description.summary = format!("{} at {}", description.summary, path.display());
+    Ok(Opened {
+        spec: spec.clone(),
+        role: Role::Application,
+        description,
+        descriptors: vec![acceptor, memory],
+    })
+}
+
+impl DeviceClass for Nbd {
+    fn entry(&self) -> ModuleEntry {
+        ModuleEntry {
+            name: "nbd",
+            summary: "a server of the NBD protocol at a local socket, for programs and for the kernel",
+            doc: include_str!("doc.md"),
+            options: &[],
+        }
+    }
+
+    fn target(&self) -> &'static str {
+        "[PATH]"
+    }
+
+    fn has_role(&self, role: Role) -> bool {
+        role == Role::Application
+    }
+
+    fn application(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn takes(&self) -> Option<Format> {
+        Some(Format::Block)
+    }
+
+    fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {
+        Properties::of(described).map(|_| Kind::Disk)
+    }
+
+    fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
+        Ok(flows())
+    }
+
+    fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
+        vec![NodeName::File(path(&spec.target))]
+    }
+
+    fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
+        match role {
+            Role::Application => listen(spec, like),
+            Role::Device => Err(wrong_side(self.name(), role)),
+        }
+    }
+
+    fn release(&self, opened: &Opened) {
+        let inode = Properties::of(&opened.description).ok().and_then(|own| own.identity.parse().ok());
+        if let (Role::Application, Some(inode)) = (opened.role, inode) {
+            local_socket::remove(&path(&opened.spec.target), inode);
+        }
+    }
+
+    /// A thread of this process accepts the clients.
+    fn can_hand_over(&self, _: Role) -> bool {
+        false
+    }
+
+    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        let geometry = Properties::of(&opened.description)?.geometry;
+        let name = path(&opened.spec.target).display().to_string();
+        let [acceptor, memory] = plain::descriptors(opened)?;
+        Server::new(name.clone(), geometry, acceptor, memory)
+            .map(|partner| Box::new(partner) as Box<dyn Partner>)
+            .map_err(|error| os(format!("serving {name}"), error, None))
+    }
+}
