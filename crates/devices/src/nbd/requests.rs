@@ -183,7 +183,7 @@ mod tests {
                 prop_assert_eq!(&restored.unwrap().used, &requests.used);
             }
             let present: Vec<usize> = requests.all().map(|(index, _)| index).collect();
-            present.iter().for_each(|index| drop(requests.remove(*index)));
+            present.iter().for_each(|index| _ = requests.remove(*index));
             prop_assert!(requests.is_empty());
             prop_assert!(requests.add(sequence, write(RING_BYTES as u32)).is_some(), "the longest write fits");
         }

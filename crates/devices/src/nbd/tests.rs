@@ -357,13 +357,6 @@ fn nothing_is_torn_lost_or_overtaken() {
 }
 
 #[test]
-#[ignore = "the long form: `cargo test -p outboard-devices -- --ignored nothing_is_torn`"]
-fn nothing_is_torn_lost_or_overtaken_for_long() {
-    let seed = u64::from(std::process::id());
-    check_disk(seed, 400_000);
-}
-
-#[test]
 fn a_large_read_crosses_restarts_of_the_server() {
     let file = DiskFile::new(SIZE_BYTES);
     let content: Vec<u8> = (0..SIZE_BYTES / 8).flat_map(|number| number.to_le_bytes()).collect();
