@@ -58,7 +58,7 @@ struct Client {
     socket: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What follows when the negotiation is over.
+    /// Requests that follow when the negotiation is over.
     requests: Vec<u8>,
     negotiation: Option<ClientNegotiation>,
 }
