@@ -1,5 +1,6 @@
 //! The state that two hosts share, as state machines without I/O: handshake, control channel, clock offset and
-//! liveness; and for each flow the numbering, the replay store, the order and the loss counters.
+//! liveness; for each flow the numbering, the replay store, the order and the loss counters; and the number of parallel
+//! connections.
 //!
 //! Time and bytes are arguments. [`Limits`] bounds all memory.
 
@@ -13,6 +14,7 @@ mod liveness;
 mod losses;
 mod reorder;
 mod replay;
+mod search;
 mod sink;
 mod source;
 mod ticket;
@@ -26,6 +28,7 @@ pub use limits::{Admittance, Limits, Rates, StoreFull};
 pub use liveness::Liveness;
 pub use losses::{LossCounts, UnreportedLosses};
 pub use replay::STORE_FACTOR_MAX;
+pub use search::{Observation, Search, Searched, WAYS_MAX};
 pub use sink::{Received, SinkCounters, SinkFlow};
 pub use source::{Admission, SourceCounters, SourceFlow};
 pub use ticket::TicketError;

@@ -2,7 +2,6 @@
 //!
 //! | part | purpose |
 //! |---|---|
-//! | `search` | finds the number of ways; sans-IO |
 //! | `unit` | the bytes on a way: pieces of records and marks |
 //! | `way` | one connection, and records whose pieces arrive |
 //! | `sending`, `receiving` | the partner's two directions |
@@ -21,7 +20,6 @@
 //! continues with fewer. Any other way that closes without an end mark fails the link.
 
 mod receiving;
-mod search;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -37,8 +35,8 @@ use contract::{
     OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed,
     Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
-use search::{Observation, Search, WAYS_MAX};
 use sending::Split;
+use session::{Observation, Search, Searched, WAYS_MAX};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -490,7 +488,7 @@ impl StripedPartner {
     fn report(&self) -> CtlReply {
         let ways = self.ways.iter().fold(self.counts.closed, WayCounts::add);
         let searched = match &self.choice {
-            Choice::Fixed(_) => search::Searched::default(),
+            Choice::Fixed(_) => Searched::default(),
             Choice::Found(search) => search.searched(),
         };
         let open = self.ways.iter().filter(|way| way.is_open()).count();

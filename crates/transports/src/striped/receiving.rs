@@ -3,11 +3,11 @@
 //! The numbers on each way rise. So the next piece is the head of its way once everything before it was taken, and one
 //! piece for each way is enough.
 
-use super::search::WAYS_MAX;
 use super::unit::{Mark, Piece};
 use super::way::{Received, Receiving, Sending, Way};
 use super::{Choice, StripedPartner};
 use contract::{End, FlowKey, Message, Next, PartnerError, PartnerResult, Time};
+use session::WAYS_MAX;
 use std::io;
 use wire::BODY_BYTES_MAX;
 

@@ -1,6 +1,9 @@
 //! Finds the number of ways with the highest goodput: Automatic Parallelism Tuning (Improving TCP Throughput for Cloud
 //! Applications (2014), 2.4.4). Sans-IO.
 //!
+//! A *way* is one of several TCP connections that carry the same data: of a link, or to the server of a disk. For data that
+//! this host receives, the *sender* below is the peer, and the *acknowledged* bytes are those that have arrived.
+//!
 //! A *step* measures the goodput with one number of ways: it waits until the ways are open, lets them settle, and counts
 //! the acknowledged bytes of an interval. A *search* is a sequence of steps.
 //!
@@ -25,7 +28,7 @@ use contract::Time;
 use std::time::Duration;
 
 /// The most ways of one link.
-pub(super) const WAYS_MAX: u32 = 128;
+pub const WAYS_MAX: u32 = 128;
 /// The number of ways of the first step.
 const WAYS_FIRST: u32 = 4;
 /// The factor of `Up` and `Down`.
@@ -62,14 +65,15 @@ const CHECK_AFTER: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs
 
 /// The state of the sender at one moment.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Observation {
-    /// Bytes that the peer has acknowledged since the link began.
-    pub(super) acknowledged_bytes: u64,
+pub struct Observation {
+    /// Bytes that have reached the other end since the link began.
+    pub acknowledged_bytes: u64,
     /// Time that the sender has waited for the network since the link began.
-    pub(super) limited: Duration,
+    pub limited: Duration,
     /// Ways that can carry records.
-    pub(super) ways_open: u32,
-    pub(super) round_trip: Duration,
+    pub ways_open: u32,
+    /// The smoothed round trip of one of the ways.
+    pub round_trip: Duration,
 }
 
 /// The goodput with one number of ways.
@@ -133,18 +137,18 @@ enum Phase {
 
 /// The last search.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Searched {
+pub struct Searched {
     /// Searches so far.
-    pub(super) searches: u64,
+    pub searches: u64,
     /// Steps of the last complete one.
-    pub(super) steps: u32,
+    pub steps: u32,
     /// Its duration.
-    pub(super) lasted: Duration,
+    pub lasted: Duration,
 }
 
 /// The search for the number of ways of one sender.
 #[derive(Debug)]
-pub(super) struct Search {
+pub struct Search {
     plan: Plan,
     phase: Phase,
     /// The ways in use.
@@ -163,8 +167,15 @@ pub(super) struct Search {
     searched: Searched,
 }
 
+impl Default for Search {
+    fn default() -> Search {
+        Search::new()
+    }
+}
+
 impl Search {
-    pub(super) fn new() -> Search {
+    /// Creates a search that uses one way until the network limits the sender.
+    pub fn new() -> Search {
         Search {
             plan: Plan::Unknown,
             phase: Phase::Rest,
@@ -181,22 +192,22 @@ impl Search {
     }
 
     /// Returns the number of ways to send on.
-    pub(super) fn ways(&self) -> u32 {
+    pub fn ways(&self) -> u32 {
         self.ways
     }
 
     /// Returns the number of ways to keep open: a search returns to numbers that it has left.
-    pub(super) fn ways_kept(&self) -> u32 {
+    pub fn ways_kept(&self) -> u32 {
         self.ways_used.max(self.ways)
     }
 
     /// Returns the last search.
-    pub(super) fn searched(&self) -> Searched {
+    pub fn searched(&self) -> Searched {
         self.searched
     }
 
     /// Returns the time of the next [`Search::on_due`].
-    pub(super) fn due(&self) -> Option<Time> {
+    pub fn due(&self) -> Option<Time> {
         match self.phase {
             Phase::Rest => None,
             Phase::Opening { until } | Phase::Settling { until } | Phase::Measuring { until, .. } => {
@@ -206,7 +217,7 @@ impl Search {
     }
 
     /// The sender has begun to wait for the network.
-    pub(super) fn on_limited(&mut self, now: Time, observation: &Observation) {
+    pub fn on_limited(&mut self, now: Time, observation: &Observation) {
         match (self.phase, self.plan) {
             (Phase::Rest, Plan::Unknown) => {
                 self.begin(now);
@@ -219,21 +230,21 @@ impl Search {
     }
 
     /// The peer grants no more than `ways`.
-    pub(super) fn on_refused(&mut self, ways: u32) {
+    pub fn on_refused(&mut self, ways: u32) {
         self.ways_most = ways.clamp(1, self.ways_most);
         self.ways = self.ways.min(self.ways_most);
         self.ways_used = self.ways_used.min(self.ways_most);
     }
 
     /// Ways have opened.
-    pub(super) fn on_opened(&mut self, observation: &Observation, now: Time) {
+    pub fn on_opened(&mut self, observation: &Observation, now: Time) {
         if matches!(self.phase, Phase::Opening { .. }) && observation.ways_open >= self.ways {
             self.settle(observation, now, SETTLE_NEW);
         }
     }
 
     /// Advances the step whose part is over at `now`.
-    pub(super) fn on_due(&mut self, observation: &Observation, now: Time) {
+    pub fn on_due(&mut self, observation: &Observation, now: Time) {
         match self.phase {
             Phase::Opening { until } if now >= until => {
                 self.ways = self.ways.min(observation.ways_open.max(1));
