@@ -330,6 +330,7 @@ impl<D> PeerSession<D> {
             | Notice::LinkFailed(_)
             | Notice::LinkHeldBack
             | Notice::WaysWanted(_)
+            | Notice::ConnectionsWanted(_)
             | Notice::Lost { .. }
             | Notice::Failed(_) => return Ok(Some((number, notice))),
         }

@@ -279,6 +279,14 @@ pub trait DeviceClass: Sync {
         Ok(None)
     }
 
+    /// Makes one more connection to a device that several connections serve; `known` is its description. The partner asks for them
+    /// ([`Partner::connections_wanted`]). The call may wait; a thread of the broker makes it.
+    fn connect(&self, spec: &DeviceSpec, known: &Description) -> Result<OwnedFd, DeviceError> {
+        let _ = known;
+        let problem = "a device of this class has one connection".into();
+        Err(DeviceError::Spec { what: format!("`{}:{}`", spec.class, spec.target), problem })
+    }
+
     /// Removes leftovers of an opened device, such as a name in the file system. The broker calls it after the
     /// partner is dropped, because a locked worker cannot remove them.
     fn release(&self, _opened: &Opened) {}

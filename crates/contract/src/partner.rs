@@ -386,6 +386,24 @@ pub trait Partner: Send {
     fn presence(&mut self) -> Option<Presence> {
         None
     }
+
+    /// Returns the number of further connections to the device that the broker is to make
+    /// ([`DeviceClass::connect`](crate::DeviceClass::connect)). Each is reported once, and ends in a call of [`Partner::connected`].
+    fn connections_wanted(&mut self) -> u32 {
+        0
+    }
+
+    /// Takes a connection that the partner wanted, or the reason why there is none. Only a partner that wants connections
+    /// accepts it.
+    fn connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
+        let _ = result;
+        Err(PartnerError::Unsupported("further connections"))
+    }
+
+    /// Returns the next note for the user about a problem after which the partner continues.
+    fn note(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// The result of looking for the next message of a partner that produces messages.

@@ -4,6 +4,7 @@ use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Message, Next, Partner,
     PartnerError, PartnerResult, Presence, Pull, PullSlot, Pulled, Pushed, Readiness, Time,
 };
+use std::os::fd::OwnedFd;
 use sys::clock::boot_ns;
 use wire::WireError;
 
@@ -144,6 +145,22 @@ pub(crate) trait Endpoint: Send {
     fn presence(&mut self) -> Option<Presence> {
         None
     }
+
+    /// Returns the number of further connections to make, as [`Partner::connections_wanted`].
+    fn connections_wanted(&mut self) -> u32 {
+        0
+    }
+
+    /// Takes a further connection, as [`Partner::connected`].
+    fn connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
+        let _ = result;
+        Err(PartnerError::Unsupported("further connections"))
+    }
+
+    /// Returns the next note for the user, as [`Partner::note`].
+    fn note(&mut self) -> Option<String> {
+        None
+    }
 }
 
 /// Returns the error for a message that cannot be parsed.
@@ -213,5 +230,17 @@ impl<E: Endpoint> Partner for FlowPartner<E> {
 
     fn presence(&mut self) -> Option<Presence> {
         self.endpoint.presence()
+    }
+
+    fn connections_wanted(&mut self) -> u32 {
+        self.endpoint.connections_wanted()
+    }
+
+    fn connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
+        self.endpoint.connected(result)
+    }
+
+    fn note(&mut self) -> Option<String> {
+        self.endpoint.note()
     }
 }

@@ -420,10 +420,31 @@ impl Driver {
             self.handle_presence(change, now, notices);
             progress = true;
         }
+        self.take_wishes(notices);
         if let Some(failure) = failure {
             progress |= self.handle_failure(failure, now, poller, notices);
         }
         progress
+    }
+
+    /// Reports the connections that the device needs, and its notes.
+    fn take_wishes(&mut self, notices: &mut Vec<Notice>) {
+        let Some(partner) = self.device.partner.as_mut() else { return };
+        let wanted = partner.connections_wanted();
+        if wanted > 0 {
+            notices.push(Notice::ConnectionsWanted(wanted));
+        }
+        while let Some(note) = partner.note() {
+            notices.push(Notice::Incident(note));
+        }
+    }
+
+    /// Passes a further connection to the device, or the reason why there is none. Without the device, it is closed.
+    pub fn handle_connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
+        match self.device.partner.as_mut() {
+            Some(partner) => partner.connected(result),
+            None => Ok(()),
+        }
     }
 
     /// Handles that a program's device was unplugged or is back. A state flow then continues with a snapshot.

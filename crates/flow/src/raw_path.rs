@@ -12,10 +12,12 @@ use crate::chain_runner::{ChainRunner, build_chain};
 use crate::types::Wake;
 use contract::ServiceError;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half,
-    Incident, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role, Secret, Shared, Time,
+    Attributes, Ctl, CtlReply, Description, DeviceSpec, Direction, FlowClass, FlowDirection, FlowKey,
+    FlowOffer, FlowTemplate, Half, Incident, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role,
+    Secret, Shared, Time,
 };
 use modules::Pipelines;
+use modules::connector::Connector;
 use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::now;
 use modules::registry;
@@ -75,7 +77,11 @@ pub fn connect(
     let (node, claim) = nodes::open(&sink_spec, Some(&description), &claimant)?;
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
-    Connection::new(device, application, &description.flows, pipelines)?.with_claim(claim).run(stop)
+    let connector = Connector::new().map_err(|error| ServiceError::os("eventfd", error))?;
+    Connection::new(device, application, &description.flows, pipelines)?
+        .with_claim(claim)
+        .with_connector(connector, source_spec, description.clone())
+        .run(stop)
 }
 
 /// Two partners on one host and the paths between them.
@@ -86,7 +92,12 @@ pub struct Connection {
     back: Option<RawPath>,
     /// The claim to the node of one partner, dropped after it.
     claim: Option<Claim>,
+    /// Makes further connections to the device.
+    connector: Option<(Connector, DeviceSpec, Description)>,
 }
+
+/// The number of the device for its connector.
+const DEVICE: u32 = 0;
 
 impl Connection {
     /// Builds a path for each of `flows` that both partners open.
@@ -116,7 +127,7 @@ impl Connection {
         if forward.is_none() && back.is_none() {
             return Err(ServiceError::Usage("the source and the sink have no flow in common".into()));
         }
-        Ok(Connection { device, application, forward, back, claim: None })
+        Ok(Connection { device, application, forward, back, claim: None, connector: None })
     }
 
     /// Ends if another process takes over the node of one partner.
@@ -124,10 +135,39 @@ impl Connection {
         Connection { claim, ..self }
     }
 
+    /// Makes the further connections that the device wants.
+    pub fn with_connector(
+        self,
+        connector: Connector,
+        spec: DeviceSpec,
+        description: Description,
+    ) -> Connection {
+        Connection { connector: Some((connector, spec, description)), ..self }
+    }
+
+    /// Exchanges connections with the device, and adds its notes. Returns whether it has got one.
+    fn serve_device(&mut self, notes: &mut Vec<String>) -> Result<bool, ServiceError> {
+        let mut has_got = false;
+        if let Some((connector, spec, description)) = self.connector.as_mut() {
+            while let Some((_, result)) = connector.take() {
+                self.device.connected(result).map_err(|error| failed("the source", error))?;
+                has_got = true;
+            }
+            let wanted = self.device.connections_wanted();
+            if wanted > 0 {
+                connector.request(DEVICE, wanted, (spec, description));
+            }
+        }
+        let more = INCIDENTS_MAX.saturating_sub(notes.len());
+        notes.extend(std::iter::from_fn(|| self.device.note()).take(more));
+        Ok(has_got)
+    }
+
     /// Moves messages until the source ends or `stop` is set.
     pub fn run(mut self, stop: &Stop) -> Result<Connected, ServiceError> {
         sys::thread::be_punctual();
         let mut poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
+        let mut notes = Vec::new();
         while !stop.is_requested() {
             self.claim.iter().try_for_each(Claim::check)?;
             let mut again = false;
@@ -137,6 +177,7 @@ impl Connection {
             if let Some(path) = self.back.as_mut() {
                 again |= path.run(self.application.as_mut(), self.device.as_mut(), now())?;
             }
+            again |= self.serve_device(&mut notes)?;
             // A source without a forward flow is done when its input ends.
             if self.forward.as_ref().or(self.back.as_ref()).is_none_or(RawPath::is_finished) {
                 break;
@@ -146,6 +187,9 @@ impl Connection {
             }
             let mut wake = Wake::default();
             poller.register(stop.wakes().as_fd(), true, false);
+            if let Some((connector, ..)) = &self.connector {
+                poller.register(connector.wakes(), true, false);
+            }
             if let Some(claim) = &self.claim {
                 poller.register(claim.wakes(), true, false);
             }
@@ -160,6 +204,7 @@ impl Connection {
         }
         let mut results = [self.forward, self.back].into_iter().flatten().map(|path| path.result);
         let mut result = results.next().unwrap_or_default();
+        result.incidents.extend(notes);
         // The figures are those of the main flow, but a loss in the other one must not be silent.
         if let Some(back) = results.next().filter(|back| !back.losses.is_empty()) {
             for (reason, count) in back.losses {

@@ -65,6 +65,8 @@ pub enum Notice {
     LinkHeldBack,
     /// The transport needs this number of further connections ([`contract::TransportCtl::ServeWays`]).
     WaysWanted(u32),
+    /// The device needs this number of further connections ([`contract::Partner::connections_wanted`]).
+    ConnectionsWanted(u32),
     /// A pipeline change finished or failed on this host.
     Changed {
         /// Direction of the changed flow.
@@ -74,7 +76,7 @@ pub enum Notice {
     },
     /// A flow ended and its sink has received everything.
     FlowEnded(FlowDirection),
-    /// A module's process failed. The text names the failure and the reaction.
+    /// A module's process or a connection to the device failed. The text names the failure and the reaction.
     Incident(String),
     /// The worker was killed. A new worker resumes the driver, without its data connection.
     Restarted {

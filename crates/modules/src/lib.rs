@@ -1,6 +1,7 @@
 //! The tables of all modules, and modules that run as processes.
 
 mod clock;
+pub mod connector;
 pub mod isolation;
 pub mod nodes;
 mod pipelines;

@@ -5,6 +5,7 @@ use contract::{
     PartnerResult, Role, TransportClass,
 };
 use std::borrow::Cow;
+use std::os::fd::OwnedFd;
 
 pub use devices::find as device_class;
 pub use transports::find as transport;
@@ -61,6 +62,11 @@ pub fn open(spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result
 /// Finds the device of a spec again after it was unplugged, by its identity in `known`.
 pub fn reopen(spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
     class_of(spec)?.reopen(spec, role, known)
+}
+
+/// Makes one more connection to a device that several connections serve. The call may wait.
+pub fn connect(spec: &DeviceSpec, known: &Description) -> Result<OwnedFd, DeviceError> {
+    class_of(spec)?.connect(spec, known)
 }
 
 fn class_of(spec: &DeviceSpec) -> Result<&'static dyn DeviceClass, DeviceError> {

@@ -1,6 +1,7 @@
 //! Inherited descriptors, and descriptors sent over Unix sockets (`SCM_RIGHTS`, `unix(7)`).
 
 use bytes::BytesMut;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -13,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The most descriptors in one [`send_with`].
-pub const DESCRIPTORS_MAX: usize = 64;
+/// The most descriptors in one [`send_with`]: those that the kernel accepts (`SCM_MAX_FD`).
+pub const DESCRIPTORS_MAX: usize = 253;
 /// The most bytes that one [`receive_with`] requests.
 const RECEIVED_BYTES_MAX: usize = 64 << 10;
 
@@ -46,6 +47,13 @@ pub fn take_over(number: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: it is open. The program that started this one gave it, and this is its first owner here.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Returns whether both directions of a connection have ended. Any descriptor of it may have ended them (`POLLHUP`, `poll(2)`).
+pub fn is_hung_up(connection: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&connection, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }
 
 /// Sends like [`send_with`], for a process that may not call `sendmsg(2)`.
@@ -124,6 +132,17 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_connection_that_any_descriptor_has_ended_is_hung_up() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let copy = ours.try_clone().unwrap();
+        assert!(!is_hung_up(&copy));
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!is_hung_up(&copy));
+        ours.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(is_hung_up(&copy));
+    }
 
     #[test]
     fn descriptors_arrive_with_their_first_byte_and_only_on_request() {

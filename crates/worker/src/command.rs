@@ -77,6 +77,14 @@ pub enum Command {
         /// Keys that encrypt the connection; `None` for a plain one.
         keys: Option<SealKeys>,
     },
+    /// Pass a further connection to the device, or the reason why there is none
+    /// ([`contract::Partner::connected`]).
+    Connected {
+        /// Number of the driver.
+        driver: u32,
+        /// The connected descriptor, or the reason.
+        result: Result<OwnedFd, String>,
+    },
     /// Move a data connection to other addresses, after this host or the peer changed its address.
     Move {
         /// Number of the driver.
@@ -200,6 +208,7 @@ const PROCESSOR: u8 = 22;
 const LEAVE: u8 = 23;
 const ADD_WAY: u8 = 24;
 const UNLINK: u8 = 25;
+const CONNECTED: u8 = 26;
 
 /// Encodes a command. Returns it unchanged if its partner is an object of this process, which cannot be sent.
 pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), Command> {
@@ -241,6 +250,13 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
         Command::AddWay { driver, socket, keys } => {
             put_keys(w.u8(ADD_WAY).u32(driver), keys);
             given.push(socket);
+        }
+        Command::Connected { driver, result } => {
+            w.u8(CONNECTED).u32(driver).u8(result.is_ok().into());
+            match result {
+                Ok(descriptor) => given.push(descriptor),
+                Err(problem) => drop(w.text(cut(&problem))),
+            }
         }
         Command::Move { driver, socket } => {
             w.u8(MOVE).u32(driver);
@@ -312,6 +328,14 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
         ADD_WAY => {
             let (driver, keys) = (r.u32("driver")?, keys(r)?);
             Command::AddWay { driver, socket: given.next().ok_or(CodecError::Descriptor)?, keys }
+        }
+        CONNECTED => {
+            let driver = r.u32("driver")?;
+            let result = match flag(r)? {
+                true => Ok(given.next().ok_or(CodecError::Descriptor)?),
+                false => Err(text(r, "reason")?),
+            };
+            Command::Connected { driver, result }
         }
         MOVE => {
             Command::Move { driver: r.u32("driver")?, socket: given.next().ok_or(CodecError::Descriptor)? }

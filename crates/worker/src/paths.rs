@@ -324,6 +324,7 @@ impl<C: ControlChannel> Loop<C> {
             Command::AddWay { driver, socket, keys } => {
                 self.change_link(driver, |driver| driver.add_way(socket, keys));
             }
+            Command::Connected { driver, result } => self.connected(driver, result),
             Command::Move { driver, socket } => self.change_link(driver, |driver| driver.handle_move(socket)),
             Command::Unlink { driver } => {
                 if let Some(entry) = self.drivers.get_mut(&driver) {
@@ -457,6 +458,15 @@ impl<C: ControlChannel> Loop<C> {
         let changed = self.drivers.get_mut(&driver).map(|entry| change(&mut entry.driver));
         if let Some(Err(error)) = changed {
             let notice = Notice::LinkFailed(error.to_string());
+            self.backlog.push_back(Report::Notice { driver, notice });
+        }
+    }
+
+    /// Passes a further connection to a device.
+    fn connected(&mut self, driver: u32, result: Result<OwnedFd, String>) {
+        let Some(entry) = self.drivers.get_mut(&driver) else { return };
+        if let Err(error) = entry.driver.handle_connected(result) {
+            let notice = Notice::Incident(format!("a further connection to the device: {error}"));
             self.backlog.push_back(Report::Notice { driver, notice });
         }
     }

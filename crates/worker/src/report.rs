@@ -83,6 +83,7 @@ const LOST: u8 = 11;
 const WAYS_WANTED: u8 = 12;
 const PARTNER_ABSENT: u8 = 13;
 const PARTNER_PRESENT: u8 = 14;
+const CONNECTIONS_WANTED: u8 = 15;
 /// The most connections that one report may request.
 const WAYS_WANTED_MAX: u32 = 128;
 
@@ -185,6 +186,7 @@ fn put_notice(w: &mut Writer, notice: &Notice) {
         Notice::LinkFailed(reason) => drop(w.u8(LINK_FAILED).text(cut(reason))),
         Notice::LinkHeldBack => drop(w.u8(LINK_HELD_BACK)),
         Notice::WaysWanted(ways) => drop(w.u8(WAYS_WANTED).u32(*ways)),
+        Notice::ConnectionsWanted(count) => drop(w.u8(CONNECTIONS_WANTED).u32(*count)),
         Notice::Changed { direction, result } => {
             w.u8(CHANGED).u8(direction_byte(*direction)).u8(result.is_ok().into());
             let (Ok(text) | Err(text)) = result;
@@ -222,6 +224,10 @@ fn notice(r: &mut Reader<'_>, driver: u32) -> Parsed<Notice> {
         LINK_HELD_BACK => Notice::LinkHeldBack,
         WAYS_WANTED => match r.u32("ways")? {
             ways @ 1..=WAYS_WANTED_MAX => Notice::WaysWanted(ways),
+            _ => return Err(CodecError::Excess),
+        },
+        CONNECTIONS_WANTED => match r.u32("connections")? {
+            count @ 1..=WAYS_WANTED_MAX => Notice::ConnectionsWanted(count),
             _ => return Err(CodecError::Excess),
         },
         CHANGED => {

@@ -120,6 +120,10 @@ fn commands() -> impl Strategy<Value = Command> {
             Command::Link { driver, transport, socket: descriptor(), keys }
         }),
         driver().prop_map(|driver| Command::Move { driver, socket: descriptor() }),
+        (driver(), any::<bool>(), ".*").prop_map(|(driver, is_ok, problem)| {
+            let result = if is_ok { Ok(descriptor()) } else { Err(problem) };
+            Command::Connected { driver, result }
+        }),
         (driver(), any::<Option<([u8; 32], [u8; 32])>>()).prop_map(|(driver, keys)| {
             let keys = keys.map(|(a, b)| SealKeys { sending: Secret(a), receiving: Secret(b) });
             Command::AddWay { driver, socket: descriptor(), keys }
@@ -170,6 +174,7 @@ fn reports() -> impl Strategy<Value = Report> {
             ".*".prop_map(Notice::LinkFailed),
             Just(0).prop_map(|_| Notice::LinkHeldBack),
             (1u32..=128).prop_map(Notice::WaysWanted),
+            (1u32..=128).prop_map(Notice::ConnectionsWanted),
             (directions(), prop::result::maybe_ok(".*", ".*"))
                 .prop_map(|(direction, result)| Notice::Changed { direction, result }),
             directions().prop_map(Notice::FlowEnded),

@@ -12,6 +12,7 @@ use flow::recovery;
 use flow::types::{LinkFacts, Notice, driver_of};
 use hub::outlet;
 use hub::{OpenPort, PartnerOrigin};
+use modules::connector::Connector;
 use modules::process::{AllowedProgram, Spawner};
 use modules::{isolation, registry};
 use pipeline::Pipeline;
@@ -33,6 +34,8 @@ const STOP_WAIT: Duration = Duration::from_millis(50);
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 /// Consecutive immediate crashes before the broker gives up.
 const RESTARTS_MAX: u32 = 5;
+/// The most connections of a device that the next worker gets: descriptors of one message (`SCM_MAX_FD`).
+const CONNECTIONS_MAX: usize = 200;
 
 /// Error for a driver that needs a thread while only sandboxed workers are allowed.
 const UNLOCKED: &str = "its flow can run in a thread of this process alone, and a sandbox is required \
@@ -136,6 +139,8 @@ pub struct Workers {
     /// An exited process whose descriptors are still registered with the poller.
     exited: Option<Process>,
     drivers: BTreeMap<u32, Place>,
+    /// Makes the further connections that devices want; `None` before the first one.
+    connector: Option<Connector>,
     /// Recovery memory of drivers that do not run: drivers that failed, and drivers of earlier sessions whose devices
     /// the next drivers continue to use.
     memories: BTreeMap<u32, OwnedFd>,
@@ -168,6 +173,7 @@ impl Workers {
             offers: Offers::default(),
             exited: None,
             drivers: BTreeMap::new(),
+            connector: None,
             memories: BTreeMap::new(),
             facts: None,
             processor: 0,
@@ -295,6 +301,7 @@ impl Workers {
             Command::Move { driver, .. }
             | Command::Unlink { driver }
             | Command::AddWay { driver, .. }
+            | Command::Connected { driver, .. }
             | Command::Absence { driver }
             | Command::Resync { driver }
             | Command::Say { driver, .. } => self.send_one(driver, command),
@@ -408,6 +415,7 @@ impl Workers {
 
     fn forget_driver(&mut self, driver: u32) -> Option<Place> {
         self.offers.forget(driver);
+        self.connector.iter_mut().for_each(|connector| connector.forget(driver));
         self.drivers.remove(&driver)
     }
 
@@ -441,8 +449,44 @@ impl Workers {
         if let Some(thread) = &self.thread {
             thread.clear();
         }
+        self.pass_connections();
         if let Some(process) = self.process.as_mut() {
             process.exchange();
+        }
+    }
+
+    /// Lets a device have further connections.
+    fn connect_device(&mut self, driver: u32, count: u32) {
+        let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) else { return };
+        let Some(PartnerOrigin::Opened(opened)) = &supervised.device else { return };
+        if self.connector.is_none() {
+            self.connector = Connector::new().ok();
+        }
+        match self.connector.as_mut() {
+            Some(connector) => connector.request(driver, count, (&opened.spec, &opened.description)),
+            None => {
+                let result = || Err("the broker has no descriptor left".into());
+                (0..count)
+                    .for_each(|_| self.send_one(driver, Command::Connected { driver, result: result() }));
+            }
+        }
+    }
+
+    /// Passes connections to their devices. The broker keeps a copy of each, so that the next worker knows of those whose use it
+    /// has to end.
+    fn pass_connections(&mut self) {
+        while let Some((driver, result)) = self.connector.as_mut().and_then(Connector::take) {
+            let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) else { continue };
+            let Some(PartnerOrigin::Opened(opened)) = supervised.device.as_mut() else { continue };
+            opened.descriptors.retain(|descriptor| !sys::descriptor::is_hung_up(descriptor));
+            let result = result.and_then(|descriptor| {
+                let copy = descriptor.try_clone().map_err(|error| error.to_string())?;
+                if opened.descriptors.len() < CONNECTIONS_MAX {
+                    opened.descriptors.push(copy);
+                }
+                Ok(descriptor)
+            });
+            self.send_one(driver, Command::Connected { driver, result });
         }
     }
 
@@ -492,12 +536,16 @@ impl Workers {
         if let Some(process) = &self.process {
             process.register(poller);
         }
+        if let Some(connector) = &self.connector {
+            poller.register(connector.wakes(), true, false);
+        }
     }
 
     /// Returns whether the last wait found something to do here.
     pub fn is_ready(&self, poller: &Poller) -> bool {
         self.thread.as_ref().is_some_and(|thread| poller.is_ready(thread.wakes()))
             || self.process.as_ref().is_some_and(|process| process.is_ready(poller))
+            || self.connector.as_ref().is_some_and(|connector| poller.is_ready(connector.wakes()))
             || self.exited.is_some()
             || !self.reports.is_empty()
     }
@@ -506,6 +554,9 @@ impl Workers {
     pub fn forget(&self, poller: &mut Poller) {
         if let Some(thread) = &self.thread {
             poller.forget(thread.wakes());
+        }
+        if let Some(connector) = &self.connector {
+            poller.forget(connector.wakes());
         }
         for process in self.process.iter().chain(&self.exited) {
             process.forget(poller);
@@ -600,6 +651,10 @@ impl Workers {
     fn track_report(&mut self, report: &mut Report) -> bool {
         match report {
             Report::Notice { driver, notice: Notice::Failed(_) } => self.abandon(*driver),
+            Report::Notice { driver, notice: Notice::ConnectionsWanted(count) } => {
+                self.connect_device(*driver, *count);
+                return false;
+            }
             Report::Notice { driver, notice } => {
                 let Some(Place::Process(supervised)) = self.drivers.get_mut(driver) else { return true };
                 match notice {
