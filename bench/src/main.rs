@@ -121,6 +121,8 @@ enum Experiment {
     LongFat(longfat::LongFatSetting),
     /// The transport `striped`: connections found, beside fixed numbers and background traffic (needs root)
     Striped(longfat::striped::StripedSetting),
+    /// The disk of an NBD server over several sessions, found and fixed, beside nbdcopy (needs root)
+    Block(longfat::block::BlockSetting),
     /// Wake-ups, bytes and processor time of devices that nobody touches, and the first event afterwards (needs root)
     Idle(idle::IdleSetting),
     /// Cost of faults, for each class of device: cut links, killed processes, full disks and more (needs root)
@@ -266,6 +268,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Congestion(setting) => congestion::run(setting)?,
         Experiment::LongFat(setting) => longfat::run(setting)?,
         Experiment::Striped(setting) => longfat::striped::run(setting)?,
+        Experiment::Block(setting) => longfat::block::run(setting)?,
         Experiment::Idle(setting) => idle::run(setting)?,
         Experiment::Reliability(setting) => reliability::run(setting)?,
         Experiment::Chaos(setting) => chaos::run(setting)?,

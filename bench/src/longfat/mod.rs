@@ -4,6 +4,7 @@
 //! The second half of each run counts. Without a delay only the processors limit a sender, with the work that losses make; a
 //! row that they limit with the delay, too, says so.
 
+pub(crate) mod block;
 mod ours;
 mod rivals;
 pub(crate) mod striped;

@@ -397,7 +397,7 @@ mod tests {
         for class in crate::DEVICES {
             let sides = [Role::Device, Role::Application].map(|role| class.has_role(role));
             let has_counterpart = crate::find(counterpart(class.name())).is_some();
-            assert_eq!(has_counterpart, sides != [true, true], "{}", class.name());
+            assert!(has_counterpart || sides == [true, true], "{}", class.name());
         }
         for (_, name) in OTHER_NAMES {
             assert!(crate::find(name).is_some(), "{name}");

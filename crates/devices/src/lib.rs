@@ -25,6 +25,7 @@ mod pixels;
 mod plain;
 pub mod rfb;
 pub mod serial;
+mod sessions;
 mod side;
 pub mod socket;
 pub mod spec;

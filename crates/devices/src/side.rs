@@ -2,7 +2,7 @@
 
 use contract::{DeviceError, Role};
 
-/// Devices and their stand-ins that are classes of their own; of several stand-ins the default comes first.
+/// Devices and their stand-ins that are classes of their own, which may be devices, too; of several stand-ins the default comes first.
 const ONE_SIDED: &[(&str, &str)] = &[
     ("evdev", "uinput"),
     ("serial", "pty"),

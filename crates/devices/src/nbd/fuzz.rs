@@ -1,5 +1,6 @@
-//! Entry point for the fuzzer: bytes of a client.
+//! Entry points for the fuzzer: bytes of a client, and of a server.
 
+use super::client::NbdSession;
 use wire::formats::block::{Abilities, Geometry};
 use wire::nbd::{ClientNegotiation, ClientStep, Reply, Request, ServerNegotiation};
 
@@ -34,4 +35,9 @@ pub fn bytes(bytes: &[u8]) {
     if let Some(Ok(reply)) = bytes.first_chunk().map(Reply::parse) {
         assert_eq!(Reply::parse(&reply.to_bytes()), Ok(reply));
     }
+}
+
+/// Reads replies to the requests of a session with a server.
+pub fn replies(bytes: &[u8]) {
+    crate::sessions::fuzz::replies(Box::new(NbdSession::default()), bytes);
 }

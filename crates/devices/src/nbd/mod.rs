@@ -13,9 +13,18 @@
 //! | `requests` | requests without a reply, and the room for their data |
 //! | `connection` | one client |
 //! | `server` | all clients as a partner |
+//!
+//! `nbd://HOST:PORT/EXPORT`: the disk of a server on the network.
+//!
+//! | module | content |
+//! |---|---|
+//! | `client` | one session with a server |
+//! | `device` | the device side: connects, and gives the sessions to `crates/devices/src/sessions` |
 
 mod acceptor;
+mod client;
 mod connection;
+mod device;
 pub mod fuzz;
 mod memory;
 mod requests;
@@ -27,17 +36,19 @@ use crate::block::properties::Properties;
 use crate::block::{describe, flows};
 use crate::local_socket;
 use crate::plain::{self, os};
-use crate::side::wrong_side;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, Kind, ModuleEntry, NodeName,
-    Opened, Partner, Role,
+    Opened, OptionSpec, Partner, Role,
 };
 use server::Server;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// The class `nbd`.
 #[derive(Debug)]
 pub struct Nbd;
+
+static OPTIONS: [OptionSpec; 2] = [device::SESSIONS, device::TIMEOUT];
 
 /// The name of the socket, if the user gives no path.
 const SOCKET: &str = "outboard-disk.sock";
@@ -83,18 +94,14 @@ impl DeviceClass for Nbd {
     fn entry(&self) -> ModuleEntry {
         ModuleEntry {
             name: "nbd",
-            summary: "a server of the NBD protocol at a local socket, for programs and for the kernel",
+            summary: "the disk of an NBD server (device); a local NBD server for programs and for the kernel (application)",
             doc: include_str!("doc.md"),
-            options: &[],
+            options: &OPTIONS,
         }
     }
 
     fn target(&self) -> &'static str {
         "[PATH]"
-    }
-
-    fn has_role(&self, role: Role) -> bool {
-        role == Role::Application
     }
 
     fn application(&self) -> &'static str {
@@ -114,14 +121,20 @@ impl DeviceClass for Nbd {
     }
 
     fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
-        vec![NodeName::File(path(&spec.target))]
+        // The address of a server is no node of this host.
+        let is_node = !spec.target.starts_with("//");
+        is_node.then(|| NodeName::File(path(&spec.target))).into_iter().collect()
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         match role {
             Role::Application => listen(spec, like),
-            Role::Device => Err(wrong_side(self.name(), role)),
+            Role::Device => device::open(spec),
         }
+    }
+
+    fn connect(&self, spec: &DeviceSpec, known: &Description) -> Result<OwnedFd, DeviceError> {
+        device::connect(spec, known)
     }
 
     fn release(&self, opened: &Opened) {
@@ -131,12 +144,15 @@ impl DeviceClass for Nbd {
         }
     }
 
-    /// A thread of this process accepts the clients.
-    fn can_hand_over(&self, _: Role) -> bool {
-        false
+    /// A thread of this process accepts the clients of a node.
+    fn can_hand_over(&self, role: Role) -> bool {
+        role == Role::Device
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+        if opened.role == Role::Device {
+            return device::partner(opened);
+        }
         let geometry = Properties::of(&opened.description)?.geometry;
         let name = path(&opened.spec.target).display().to_string();
         let [acceptor, memory] = plain::descriptors(opened)?;

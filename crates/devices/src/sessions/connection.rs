@@ -1,0 +1,200 @@
+//! The socket of a session.
+
+use super::schedule::{Assigned, Schedule};
+use super::{Expected, Reply, Session};
+use buffers::Body;
+use bytes::{Buf, Bytes, BytesMut};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use sys::net::Room;
+use wire::formats::block::Failure;
+
+/// Bytes read at a time, apart from data of reads, which have a place of their own.
+const INPUT_BYTES: usize = 32 << 10;
+/// Calls of one round, at most, so that a fast server does not starve the rest of the event loop.
+const CALLS_MAX: usize = 32;
+/// The most pieces that one call sends.
+const PIECES_MAX: usize = 64;
+
+/// The reason why a session is lost.
+#[derive(Debug)]
+pub(super) enum Loss {
+    /// The server has closed it.
+    Closed(String),
+    /// The network, or this host, has given up. The server may not know.
+    Failed(String),
+    /// The server violates the protocol, or ends.
+    Refused(String),
+}
+
+impl Loss {
+    fn of(error: &io::Error) -> Loss {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Loss::Closed(error.to_string()),
+            _ => Loss::Failed(error.to_string()),
+        }
+    }
+
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused(reason) => reason,
+        }
+    }
+}
+
+/// A session and its socket.
+pub(super) struct Connection {
+    pub(super) name: u64,
+    pub(super) socket: OwnedFd,
+    session: Box<dyn Session>,
+    output: VecDeque<Bytes>,
+    input: BytesMut,
+    /// The socket may accept bytes, or have some.
+    may_send: bool,
+    may_receive: bool,
+    /// The server has replied to an order.
+    pub(super) has_replied: bool,
+}
+
+impl Connection {
+    pub(super) fn new(name: u64, socket: OwnedFd, session: Box<dyn Session>) -> Connection {
+        let (output, input) = (VecDeque::new(), BytesMut::new());
+        Connection {
+            name,
+            socket,
+            session,
+            output,
+            input,
+            may_send: true,
+            may_receive: true,
+            has_replied: false,
+        }
+    }
+
+    /// The socket has changed: it has room, or bytes.
+    pub(super) fn handle_event(&mut self) {
+        (self.may_send, self.may_receive) = (true, true);
+    }
+
+    /// Returns whether a call would do something.
+    pub(super) fn is_due(&self) -> bool {
+        self.may_receive || (self.may_send && !self.output.is_empty())
+    }
+
+    pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {
+        let mut output = Body::new();
+        self.session.submit(&order, data, &mut output);
+        self.output.extend(output.shares());
+    }
+
+    /// Ends the session in order, without waiting.
+    pub(super) fn end(mut self) {
+        let mut output = Body::new();
+        self.session.end(&mut output);
+        self.output.extend(output.shares());
+        let _ = self.send();
+        // Copies of the descriptor may exist in another process.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
+    /// Sends as much as the socket accepts.
+    pub(super) fn send(&mut self) -> Result<(), Loss> {
+        while self.may_send && !self.output.is_empty() {
+            let slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
+                self.output.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
+            let sent = sys::net::send(&self.socket, &slices);
+            drop(slices);
+            match sent {
+                Ok(sent) => self.handle_sent(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.may_send = false,
+                Err(error) => return Err(Loss::of(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_sent(&mut self, mut sent: usize) {
+        while let Some(piece) = self.output.front_mut() {
+            if sent < piece.len() {
+                piece.advance(sent);
+                return;
+            }
+            sent -= piece.len();
+            self.output.pop_front();
+        }
+    }
+
+    /// Receives what has arrived, and passes it to `schedule`.
+    pub(super) fn receive(&mut self, schedule: &mut Schedule) -> Result<(), Loss> {
+        for _ in 0..CALLS_MAX {
+            if !self.may_receive {
+                return Ok(());
+            }
+            self.take_input(schedule)?;
+            self.input.reserve(INPUT_BYTES);
+            let expected = self.session.expected();
+            let behind = Room { buffer: &mut self.input, limit: INPUT_BYTES };
+            let (place, received) = match expected {
+                Expected::Header(_) => (0, sys::net::receive(&self.socket, [behind])),
+                Expected::Data { tag, length } => {
+                    let room = schedule.room(self.name, tag).ok_or_else(|| unknown(tag))?;
+                    let before = room.len();
+                    let place = Room { buffer: &mut *room, limit: length as usize };
+                    let received = sys::net::receive(&self.socket, [place, behind]);
+                    (room.len() - before, received)
+                }
+            };
+            match received {
+                Ok(0) => return Err(Loss::Closed("the server has closed the connection".into())),
+                Ok(_) if place > 0 => {
+                    let reply = self.session.handle_data(place as u32);
+                    self.handle(reply, schedule)?;
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.may_receive = false,
+                Err(error) => return Err(Loss::of(&error)),
+            }
+        }
+        self.take_input(schedule)
+    }
+
+    /// Handles the bytes that were read without a place of their own.
+    fn take_input(&mut self, schedule: &mut Schedule) -> Result<(), Loss> {
+        loop {
+            let reply = match self.session.expected() {
+                Expected::Header(length) if self.input.len() < length => return Ok(()),
+                Expected::Header(length) => {
+                    let header = self.input.split_to(length);
+                    self.session.handle_header(&header).map_err(Loss::Refused)?
+                }
+                Expected::Data { .. } if self.input.is_empty() => return Ok(()),
+                Expected::Data { tag, length } => {
+                    let room = schedule.room(self.name, tag).ok_or_else(|| unknown(tag))?;
+                    let count = self.input.len().min(length as usize);
+                    room.extend_from_slice(&self.input[..count]);
+                    self.input.advance(count);
+                    self.session.handle_data(count as u32)
+                }
+            };
+            self.handle(reply, schedule)?;
+        }
+    }
+
+    fn handle(&mut self, reply: Option<Reply>, schedule: &mut Schedule) -> Result<(), Loss> {
+        match reply {
+            None => Ok(()),
+            // Another session, or a later one, can do it.
+            Some(Reply { result: Err(Failure::Gone), .. }) => Err(Loss::Refused("the server ends".into())),
+            Some(Reply { tag, result }) => {
+                self.has_replied = true;
+                schedule.handle_reply(self.name, tag, result).then_some(()).ok_or_else(|| unknown(tag))
+            }
+        }
+    }
+}
+
+fn unknown(tag: u64) -> Loss {
+    Loss::Refused(format!("the server replies to {tag}, which was not asked"))
+}

@@ -1,0 +1,106 @@
+//! A disk on a server that nobody modifies, over a number of sessions that is tuned: a block device layer with automatic
+//! parallelism tuning, BDL-APT (Improving TCP Throughput for Cloud Applications (2014), 2.4).
+//!
+//! | part | purpose |
+//! |---|---|
+//! | [`Session`] | the protocol of one session: bytes from and to the server; sans-IO |
+//! | `schedule` | splits requests into chunks, assigns them to sessions, keeps their order; sans-IO |
+//! | `demand` | the number of sessions to have, and the next attempt to get one; sans-IO |
+//! | `connection` | the socket of a session |
+//! | `partner` | the device partner: all of these together |
+//!
+//! The layer knows nothing of the protocol. A second protocol implements [`Session`], and makes its connections in its device
+//! class.
+//!
+//! # A session
+//!
+//! | state | event | next state |
+//! |---|---|---|
+//! | requested | the broker has connected and agreed with the server | open |
+//! | open | the search wants fewer, and it carries nothing | ended: its last bytes say so |
+//! | open | the server closes it, the network fails, or the server violates the protocol | lost |
+//! | lost | the server has closed it; [`partner::LATE`] later | gone |
+//!
+//! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
+//! to the same blocks waits until the session is gone.
+
+mod connection;
+mod demand;
+pub(crate) mod fuzz;
+pub(crate) mod partner;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use contract::Body;
+use wire::formats::block::{Command, Failure};
+
+/// The most data of one order: the chunk of table 2.1 of the thesis.
+pub(crate) const CHUNK_BYTES: u32 = 128 << 10;
+
+/// The number of sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SessionCount {
+    /// The search finds it.
+    Found,
+    /// This many.
+    Fixed(u32),
+}
+
+/// One command for the server: a request, or a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// Names the order in its reply; unique among all orders of a disk.
+    pub(crate) tag: u64,
+    /// The work.
+    pub(crate) command: Command,
+    /// The data have to be durable before the reply.
+    pub(crate) force: bool,
+    /// For [`Command::Zeroes`]: the disk keeps the space allocated.
+    pub(crate) keep_space: bool,
+    /// The first byte.
+    pub(crate) offset: u64,
+    /// The number of bytes.
+    pub(crate) length: u32,
+}
+
+/// The bytes that a session expects next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// A header of this many bytes.
+    Header(usize),
+    /// Data of an order; this many bytes are left.
+    Data {
+        /// The tag of the order.
+        tag: u64,
+        /// The bytes.
+        length: u32,
+    },
+}
+
+/// A reply. [`Failure::Gone`] says that the server ends, so the session is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// The tag of the order.
+    pub(crate) tag: u64,
+    /// Done, or the reason of the failure.
+    pub(crate) result: Result<(), Failure>,
+}
+
+/// The protocol of one session with a disk server, after the server has accepted it. Sans-IO.
+pub(crate) trait Session: Send {
+    /// Appends the bytes of an order to `output`; `data` are those of a write.
+    fn submit(&mut self, order: &Order, data: Body, output: &mut Body);
+
+    /// Appends the bytes that end the session in order.
+    fn end(&mut self, output: &mut Body);
+
+    /// Returns the bytes that it expects next.
+    fn expected(&self) -> Expected;
+
+    /// Handles the header that it expects. An error says how the server violates the protocol.
+    fn handle_header(&mut self, header: &[u8]) -> Result<Option<Reply>, String>;
+
+    /// Handles that `length` bytes of the data that it expects have been stored.
+    fn handle_data(&mut self, length: u32) -> Option<Reply>;
+}

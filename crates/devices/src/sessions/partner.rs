@@ -1,0 +1,392 @@
+//! The device partner of a disk with several sessions.
+
+use super::connection::{Connection, Loss};
+use super::demand::{Demand, Progress};
+use super::schedule::Schedule;
+use super::{CHUNK_BYTES, Session, SessionCount};
+use crate::flows::{Endpoint, FlowPartner, invalid};
+use contract::{
+    Ctl, CtlReply, Direction, FlowKey, Format, Interest, Message, Next, PartnerError, PartnerResult,
+    PullSlot, Readiness, RecoveryCtl, Time,
+};
+use rustix::net::{Shutdown, shutdown};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use sys::clock::boot_ns;
+use sys::net::Room;
+use sys::poller::PollSet;
+use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
+
+/// Time from the end of a lost session until none of its writes reaches the disk any more: a server may finish them after
+/// it has closed the connection, and something else on the way may have closed it.
+pub(crate) const LATE: Duration = Duration::from_secs(2);
+/// The same if the server's end remains unknown.
+const LATE_UNKNOWN: Duration = Duration::from_secs(30);
+/// Bytes of a lost session that are discarded at a time.
+const DISCARD_BYTES: usize = 64 << 10;
+/// Name of no session: the event of a socket that is not watched any more.
+const FIRST_NAME: u64 = 1;
+
+/// A disk on a server, as a device class describes it to its partner.
+pub(crate) struct Disk {
+    /// Its name for messages.
+    pub(crate) name: String,
+    /// Its facts.
+    pub(crate) geometry: Geometry,
+    /// The number of sessions.
+    pub(crate) count: SessionCount,
+    /// Starts the protocol on a connection that the server has accepted.
+    pub(crate) session: fn() -> Box<dyn Session>,
+}
+
+/// A session that is lost, and whose writes may still reach the disk.
+struct Lost {
+    name: u64,
+    /// `None` once the server has closed it.
+    socket: Option<OwnedFd>,
+    until: Time,
+}
+
+/// A disk on a server as a partner.
+pub(crate) struct DiskPartner {
+    disk: Disk,
+    schedule: Schedule,
+    demand: Demand,
+    connections: Vec<Connection>,
+    lost: Vec<Lost>,
+    set: PollSet,
+    next_name: u64,
+    /// Sessions that were lost.
+    losses: u64,
+    round_trip: Duration,
+    notes: VecDeque<String>,
+    is_finishing: bool,
+}
+
+impl DiskPartner {
+    /// Creates a partner without a session; it wants the first one at once. `earlier`: the sessions of a process before this one.
+    pub(crate) fn new(disk: Disk, earlier: Vec<OwnedFd>) -> io::Result<FlowPartner<DiskPartner>> {
+        let mut partner = DiskPartner {
+            schedule: Schedule::new(disk.geometry, CHUNK_BYTES),
+            demand: Demand::new(disk.count),
+            disk,
+            connections: Vec::new(),
+            lost: Vec::new(),
+            set: PollSet::new()?,
+            next_name: FIRST_NAME,
+            losses: 0,
+            round_trip: Duration::ZERO,
+            notes: VecDeque::new(),
+            is_finishing: false,
+        };
+        for socket in earlier {
+            rustix::io::ioctl_fionbio(&socket, true)?;
+            let name = partner.take_name();
+            partner.schedule.inherit(name);
+            partner.watch(name, socket)?;
+        }
+        partner.run_demand(now());
+        Ok(FlowPartner::new(partner, Some(Format::Block), Some(Format::Block)))
+    }
+
+    fn take_name(&mut self) -> u64 {
+        self.next_name += 1;
+        self.next_name - 1
+    }
+
+    /// Adds a session.
+    fn add(&mut self, socket: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let name = self.take_name();
+        self.set.add_changes(&socket, name)?;
+        self.connections.push(Connection::new(name, socket, (self.disk.session)()));
+        self.schedule.open(name);
+        Ok(())
+    }
+
+    /// Waits until the server has closed a lost session.
+    fn watch(&mut self, name: u64, socket: OwnedFd) -> io::Result<()> {
+        // It fails for a connection that is closed already.
+        let _ = shutdown(&socket, Shutdown::Write);
+        self.set.add_changes(&socket, name)?;
+        let until = now().after(LATE_UNKNOWN);
+        self.lost.push(Lost { name, socket: Some(socket), until });
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        Progress {
+            done_bytes: self.schedule.done_bytes(),
+            open: self.connections.len() as u32,
+            round_trip: self.round_trip,
+            is_limited: self.schedule.is_limited(),
+        }
+    }
+
+    /// Does everything that is due now.
+    fn serve(&mut self) -> PartnerResult {
+        self.take_events()?;
+        self.receive();
+        let now = now();
+        self.run_demand(now);
+        self.end_late(now);
+        self.send();
+        Ok(())
+    }
+
+    /// Notes the sockets that have become ready.
+    fn take_events(&mut self) -> PartnerResult {
+        let mut is_full = true;
+        while is_full {
+            let ready = self.set.ready().map_err(|error| PartnerError::os("epoll", error))?;
+            let mut count = 0;
+            for name in ready {
+                count += 1;
+                if let Some(connection) = self.connections.iter_mut().find(|one| one.name == name) {
+                    connection.handle_event();
+                } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.name == name) {
+                    discard(lost, &self.set);
+                }
+            }
+            is_full = count == PollSet::READY_MAX;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) {
+        let mut index = 0;
+        while let Some(connection) = self.connections.get_mut(index) {
+            match connection.receive(&mut self.schedule) {
+                Ok(()) => index += 1,
+                Err(loss) => self.lose(index, &loss),
+            }
+        }
+    }
+
+    /// Assigns what is ready, and sends it.
+    fn send(&mut self) {
+        while let Some(assigned) = self.schedule.assign() {
+            if let Some(connection) = self.connections.iter_mut().find(|one| one.name == assigned.session) {
+                connection.submit(assigned);
+            }
+        }
+        let mut index = 0;
+        while let Some(connection) = self.connections.get_mut(index) {
+            match connection.send() {
+                Ok(()) => index += 1,
+                Err(loss) => self.lose(index, &loss),
+            }
+        }
+    }
+
+    /// Removes a session that is lost.
+    fn lose(&mut self, index: usize, loss: &Loss) {
+        let Connection { name, socket, has_replied, .. } = self.connections.remove(index);
+        self.set.remove(&socket);
+        self.losses += 1;
+        if !has_replied {
+            self.demand.handle_unused(self.connections.len() as u32, now());
+        }
+        self.note(format!("a session with {} is lost: {}", self.disk.name, loss.reason()));
+        if !self.schedule.handle_lost(name) {
+            let _ = shutdown(&socket, Shutdown::Both);
+            return;
+        }
+        let now = now();
+        match loss {
+            Loss::Closed(_) => {
+                let _ = shutdown(&socket, Shutdown::Both);
+                self.lost.push(Lost { name, socket: None, until: now.after(LATE) });
+            }
+            Loss::Refused(_) if self.watch(name, socket).is_ok() => {}
+            Loss::Refused(_) | Loss::Failed(_) => {
+                self.lost.push(Lost { name, socket: None, until: now.after(LATE_UNKNOWN) });
+            }
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push_back(note);
+        }
+    }
+
+    fn run_demand(&mut self, now: Time) {
+        if self.demand.due().is_some_and(|due| due <= now)
+            && let Some(first) = self.connections.first()
+            && let Ok(state) = sys::net::stream_state(&first.socket)
+        {
+            self.round_trip = state.round_trip;
+        }
+        let progress = self.progress();
+        self.demand.run(progress, now);
+        self.schedule.use_sessions(self.demand.used());
+        while let Some(name) = self.schedule.take_surplus(self.demand.kept()) {
+            if let Some(index) = self.connections.iter().position(|one| one.name == name) {
+                let connection = self.connections.remove(index);
+                self.set.remove(&connection.socket);
+                connection.end();
+            }
+        }
+    }
+
+    /// Lets the requests proceed that waited for a lost session.
+    fn end_late(&mut self, now: Time) {
+        let (over, lost) = std::mem::take(&mut self.lost).into_iter().partition(|lost| lost.until <= now);
+        self.lost = lost;
+        let over: Vec<Lost> = over;
+        for Lost { name, socket, .. } in over {
+            if let Some(socket) = socket {
+                self.set.remove(&socket);
+                let _ = shutdown(&socket, Shutdown::Both);
+            }
+            self.schedule.handle_gone(name);
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.schedule.has_answer() || self.connections.iter().any(Connection::is_due)
+    }
+}
+
+/// The most notes for the user that wait.
+const NOTES_MAX: usize = 16;
+
+fn now() -> Time {
+    Time(boot_ns())
+}
+
+/// Discards what a lost session has received, until the server has closed it.
+fn discard(lost: &mut Lost, set: &PollSet) {
+    let Some(socket) = &lost.socket else { return };
+    loop {
+        let mut buffer = bytes::BytesMut::with_capacity(DISCARD_BYTES);
+        match sys::net::receive(socket, [Room { buffer: &mut buffer, limit: DISCARD_BYTES }]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Ok(1..) => {}
+            Ok(0) | Err(_) => {
+                set.remove(socket);
+                let _ = shutdown(socket, Shutdown::Both);
+                (lost.socket, lost.until) = (None, now().after(LATE).min(lost.until));
+                return;
+            }
+        }
+    }
+}
+
+impl Endpoint for DiskPartner {
+    fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
+        if self.is_finishing {
+            return Err(PartnerError::Unsupported("accepting requests after the end"));
+        }
+        if !self.schedule.has_room() {
+            return Ok(false);
+        }
+        let length = message.body.len();
+        let mut front = [0; REQUEST_BYTES];
+        let front = &mut front[..length.min(REQUEST_BYTES)];
+        let mut at = 0;
+        for chunk in message.body.chunks() {
+            let count = chunk.len().min(front.len() - at);
+            front[at..at + count].copy_from_slice(&chunk[..count]);
+            at += count;
+        }
+        let request = ToDisk::parse(front, length).map_err(invalid)?;
+        self.schedule.accept(request, std::mem::take(&mut message.body));
+        Ok(true)
+    }
+
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
+        if !self.schedule.has_answer() {
+            self.serve()?;
+        }
+        let answer = self.schedule.take_answer();
+        Ok(answer.map_or(Next::Nothing, |body| {
+            Next::Message(Message { created: now, body, ..Message::default() })
+        }))
+    }
+
+    fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>, _: &mut PullSlot) -> PartnerResult<CtlReply> {
+        match operation {
+            Ctl::Flush => self.serve().map(|()| CtlReply::Done),
+            Ctl::Finish => {
+                self.is_finishing = true;
+                self.serve()?;
+                Ok(if self.schedule.is_idle() { CtlReply::Done } else { CtlReply::Pending })
+            }
+            Ctl::Report => {
+                let searched = self.demand.searched();
+                let open = self.connections.len() as u32;
+                Ok(CtlReply::Report(vec![
+                    ("sessions", f64::from(self.demand.used().min(open))),
+                    ("sessions open", f64::from(open)),
+                    ("sessions lost", self.losses as f64),
+                    ("sessions refused", self.demand.failed() as f64),
+                    ("orders sent again", self.schedule.reissued() as f64),
+                    ("requests waiting", self.schedule.unanswered() as f64),
+                    ("data bytes", self.schedule.done_bytes() as f64),
+                    ("searches", searched.searches as f64),
+                    ("search steps", f64::from(searched.steps)),
+                    ("search seconds", searched.lasted.as_secs_f64()),
+                ]))
+            }
+            // A disk has no state that a held key or a running motor would have.
+            Ctl::Neutral => Ok(CtlReply::Done),
+            Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(CtlReply::Done),
+            _ => Err(PartnerError::Unsupported("this operation")),
+        }
+    }
+
+    fn readiness(&self, direction: Direction) -> Readiness<'_> {
+        let waits = || {
+            let lost = self.lost.iter().map(|lost| lost.until).min();
+            Readiness::descriptor(self.set.as_fd(), Interest::Read).or_at(self.demand.due()).or_at(lost)
+        };
+        match direction {
+            Direction::In => Readiness { now: self.schedule.has_room() && !self.is_finishing, ..waits() },
+            Direction::Out => Readiness { now: self.is_due(), ..waits() },
+        }
+    }
+
+    fn connections_wanted(&mut self) -> u32 {
+        if self.demand.has_requested() { self.demand.take_requested() } else { 0 }
+    }
+
+    fn connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
+        let now = now();
+        let added = result.and_then(|socket| self.add(socket).map_err(|error| error.to_string()));
+        match added {
+            Ok(()) => {
+                let progress = self.progress();
+                self.demand.handle_opened(progress, now);
+            }
+            Err(problem) => {
+                let open = self.connections.len();
+                if self.demand.handle_failed(open as u32, now) {
+                    let left =
+                        if open == 0 { "none is left".into() } else { format!("it continues with {open}") };
+                    self.note(format!(
+                        "no further session with {}: {problem}; {left}, and it tries again",
+                        self.disk.name
+                    ));
+                }
+            }
+        }
+        self.serve()
+    }
+
+    fn note(&mut self) -> Option<String> {
+        self.notes.pop_front()
+    }
+}
+
+impl Drop for DiskPartner {
+    fn drop(&mut self) {
+        for connection in self.connections.drain(..) {
+            self.set.remove(&connection.socket);
+            connection.end();
+        }
+    }
+}
