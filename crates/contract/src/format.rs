@@ -25,7 +25,7 @@ pub enum Format {
     Hid,
     /// Requests to a disk, and its answers (`wire::formats::block`).
     Block,
-    /// Samples.
+    /// Sound: frames of samples (`wire::formats::audio`).
     Audio,
 }
 

@@ -2,6 +2,9 @@
 
 use proptest::prelude::*;
 use wire::WireError;
+use wire::formats::audio::{
+    CHANNELS_MAX, FRAMES_MAX, Frames, HEADER_BYTES, SampleFormat, SampleSpec, decode, encode,
+};
 use wire::formats::block::{self, Abilities, DATA_BYTES_MAX, Failure, FromDisk, Geometry, ToDisk};
 use wire::formats::controls::{self, SETTINGS_MAX, Setting};
 use wire::formats::evdev::code::*;
@@ -14,6 +17,7 @@ use wire::formats::motion::{self, AXES, BUTTONS_MAX, Motion};
 use wire::formats::video::SIDE_MAX;
 use wire::formats::viewer::{self, BUTTONS, TEXT_BYTES_MAX, button};
 
+const AUDIO: &str = include_str!("../../../docs/reference/formats-audio.md");
 const BLOCK: &str = include_str!("../../../docs/reference/formats-block.md");
 const CONTROLS: &str = include_str!("../../../docs/reference/formats-controls.md");
 const EVDEV: &str = include_str!("../../../docs/reference/formats-evdev.md");
@@ -237,6 +241,64 @@ fn hid_is_as_documented() {
     assert!(Update::parse(&many).is_err());
     let large = Update::Snapshot(vec![vec![0; REPORT_BYTES_MAX]; 17]).to_bytes();
     assert!(Update::parse(&large).is_err());
+}
+
+#[test]
+fn audio_is_as_documented() {
+    let spec = |format, channels, rate_hz| SampleSpec { format, channels, rate_hz };
+    let stereo: Vec<u8> = [1i16, 256, -1, i16::MAX].iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    for (title, spec, position, samples, values) in [
+        ("Two frames", spec(SampleFormat::S16, 2, 48_000), 480, &stereo[..], &[1.0 / 32_768.0][..]),
+        ("One frame, mono, signed", spec(SampleFormat::S32, 1, 44_100), 0, &[0, 0, 0, 0x40], &[0.5]),
+        ("One frame, mono, floating", spec(SampleFormat::F32, 1, 8_000), 1, &[0, 0, 0, 0x3f], &[0.5]),
+    ] {
+        let frames = Frames { spec, position, samples };
+        assert_eq!(frames.emit(), vector(AUDIO, title), "{title}");
+        let emitted = vector(AUDIO, title);
+        assert_eq!(Frames::parse(&emitted), Ok(frames), "{title}");
+        assert!(frames.to_f32().starts_with(values), "{title}");
+    }
+    let two = vector(AUDIO, "Two frames");
+    assert_eq!(Frames::parse(&two).map(|frames| (frames.count(), frames.duration_ns())), Ok((2, 41_666)));
+    for (at, value, what) in [
+        (0, 1, "kind"),
+        (1, 3, "sample format"),
+        (2, 0, "channels"),
+        (2, CHANNELS_MAX + 1, "channels"),
+        (5, 3, "rate"),
+        (4, 0, "rate"),
+        (2, 3, "frames"),
+    ] {
+        let mut wrong = two.clone();
+        wrong[at] = value;
+        let error = Frames::parse(&wrong).unwrap_err().to_string();
+        assert!(error.starts_with(what), "{at} {value}: {error}");
+    }
+    for length in [0, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 3, HEADER_BYTES + 7] {
+        assert!(Frames::parse(&two[..length]).is_err(), "{length}");
+    }
+    for (count, is_valid) in [(FRAMES_MAX, true), (FRAMES_MAX + 1, false)] {
+        let samples = vec![0; 4 * count];
+        let spec = spec(SampleFormat::S16, 2, 192_000);
+        assert_eq!(
+            Frames::parse(&Frames { spec, position: u64::MAX, samples: &samples }.emit()).is_ok(),
+            is_valid
+        );
+    }
+}
+
+#[test]
+fn samples_of_16_bits_survive_every_format() {
+    let all: Vec<u8> = (i16::MIN..=i16::MAX).flat_map(i16::to_le_bytes).collect();
+    let values = decode(SampleFormat::S16, &all);
+    for format in [SampleFormat::S16, SampleFormat::S32, SampleFormat::F32] {
+        let encoded = encode(format, &values);
+        assert_eq!(decode(format, &encoded), values, "{format:?}");
+        assert_eq!(encode(SampleFormat::S16, &decode(format, &encoded)), all, "{format:?}");
+    }
+    assert_eq!(encode(SampleFormat::S16, &[2.0, -2.0, f32::NAN]), [0xff, 0x7f, 0, 0x80, 0, 0]);
+    let no_numbers = [f32::NAN, f32::INFINITY].map(f32::to_le_bytes).concat();
+    assert_eq!(decode(SampleFormat::F32, &no_numbers), [0.0, 0.0]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! `docs/reference/formats-*.md` describe the layouts, with byte vectors.
 
+pub mod audio;
 pub mod block;
 pub mod controls;
 pub mod evdev;
