@@ -2,6 +2,18 @@
 
 use std::time::Duration;
 
+/// How much sound a partner holds that its device has not played yet. The device plays at the rate of its own clock, so the
+/// difference between both times shows how much faster that clock is than the one of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Time that the device needs to play everything it holds.
+    pub held: Duration,
+    /// The time that `held` is to be: as short as the partner can bear.
+    pub target: Duration,
+    /// Frames a second at which the device plays, by its own clock.
+    pub rate_hz: u32,
+}
+
 /// Measurements of one flow and its path since the last feedback. The sink's host makes most of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Feedback {

@@ -29,7 +29,7 @@ pub use bytes::Bytes;
 pub use device::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, NodeName, Opened, Role,
 };
-pub use feedback::Feedback;
+pub use feedback::{Feedback, Fill};
 pub use format::Format;
 pub use interned::interned;
 pub use kind::{Kind, KindChange};

@@ -1,6 +1,6 @@
 //! Links: how a stage is reached from its neighbours on the same host (a call, a pipe, shared memory).
 
-use crate::{Body, Choice, Feedback, Message, Outbox, Port, Readiness, StageError, StageResult, Time};
+use crate::{Body, Choice, Feedback, Fill, Message, Outbox, Port, Readiness, StageError, StageResult, Time};
 
 /// One input of a stage, wherever the stage runs.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub enum Input<'a> {
     Gap(Port),
     /// New measurements of the flow and its path.
     Feedback(&'a Feedback),
+    /// How much sound the partner behind the stage holds.
+    Fill(Fill),
     /// The time of [`Link::poll_timeout`] has come.
     Timeout,
 }

@@ -1,6 +1,6 @@
 //! Stages: state machines that transform messages, without I/O, threads or a clock.
 
-use crate::{Body, Feedback, Message, Time, Value};
+use crate::{Body, Feedback, Fill, Message, Time, Value};
 use thiserror::Error;
 
 /// An input or output of a stage. Most stages have one of each, number 0.
@@ -126,6 +126,13 @@ pub trait Stage: Send {
     /// New measurements of the flow and its path, for a source half that adapts.
     fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut Outbox) -> StageResult {
         let _ = (feedback, now, out);
+        Ok(())
+    }
+
+    /// How much sound the partner behind the sink half holds, after a push to it: for a half that adapts to the clock of
+    /// that partner's device.
+    fn handle_fill(&mut self, fill: Fill, now: Time, out: &mut Outbox) -> StageResult {
+        let _ = (fill, now, out);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use crate::stats::StageStats;
 use crate::trace::{self, FlowTrace};
 use crate::types::{FlowPlan, Notice, Wake};
 use contract::{
-    Body, Feedback, FlowClass, Format, Half, Incident, Link, Message, Readiness, Site, StageError,
+    Body, Feedback, Fill, FlowClass, Format, Half, Incident, Link, Message, Readiness, Site, StageError,
     StageResult, Time,
 };
 use links::{Bypass, Direct};
@@ -85,6 +85,11 @@ impl ChainRunner {
     /// Passes feedback on the flow's delivery to every stage.
     pub fn handle_feedback(&mut self, feedback: &Feedback, now: Time) {
         self.chain.handle_feedback(feedback, now, &mut self.out);
+    }
+
+    /// Tells every stage how much sound the partner holds.
+    pub fn handle_fill(&mut self, fill: Fill, now: Time) {
+        self.chain.handle_fill(fill, now, &mut self.out);
     }
 
     /// Drains the stages after the end of the input. Held messages leave at their own times, up to a timeout. Returns

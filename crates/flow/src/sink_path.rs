@@ -38,7 +38,7 @@ use crate::trace;
 use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathError, RunOutcome, Wake};
 use acknowledge::Acknowledger;
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Half, Message, Partner,
+    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Half, Message, Partner,
     PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time,
 };
 use epochs::SinkChange;
@@ -332,6 +332,7 @@ impl SinkPath {
                     outcome.pushed = true;
                     self.save_push(1, partner.as_mut());
                     self.trace_handed(mark);
+                    self.report_fill(partner.as_mut(), now);
                 }
                 Ok(Pushed::Full(message)) => {
                     self.stages.out.messages.push_front(message);
@@ -352,6 +353,15 @@ impl SinkPath {
             }
         }
         Ok(true)
+    }
+
+    /// Tells the stages how much sound the partner holds. Their next message is resampled accordingly.
+    fn report_fill(&mut self, partner: &mut dyn Partner, now: Time) {
+        if self.plan.format == Format::Audio
+            && let Ok(CtlReply::Fill(fill)) = partner.ctl(self.key, Ctl::Fill)
+        {
+            self.stages.handle_fill(fill, now);
+        }
     }
 
     /// Processes a received record.

@@ -9,8 +9,8 @@ use crate::outlet::Outlet;
 use crate::parsed::{PairUse, Pipeline};
 use crate::trace::{Point, Trace};
 use contract::{
-    Body, Bytes, Choice, Feedback, Format, Half, Incident, Input, Link, Message, Outbox, Port, Readiness,
-    Report, Shape, StageError, StageResult, Time,
+    Body, Bytes, Choice, Feedback, Fill, Format, Half, Incident, Input, Link, Message, Outbox, Port,
+    Readiness, Report, Shape, StageError, StageResult, Time,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -279,6 +279,14 @@ impl Chain {
     pub fn handle_feedback(&mut self, feedback: &Feedback, now: Time, out: &mut ChainOut) {
         for index in 0..self.slots.len() {
             self.hand(index, Input::Feedback(feedback), now, out);
+        }
+        self.pump(now, out);
+    }
+
+    /// Tells every stage how much sound the partner behind the chain holds.
+    pub fn handle_fill(&mut self, fill: Fill, now: Time, out: &mut ChainOut) {
+        for index in 0..self.slots.len() {
+            self.hand(index, Input::Fill(fill), now, out);
         }
         self.pump(now, out);
     }

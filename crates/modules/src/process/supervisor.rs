@@ -554,7 +554,8 @@ impl Supervisor {
             Input::Feedback(feedback) if self.stages[stage].module.is_own => {
                 self.send_frame(stage, &feedback_frame(feedback));
             }
-            Input::Feedback(_) => {}
+            // No pair that runs as a process uses the fill: see `Pair::isolates` of `resample`.
+            Input::Feedback(_) | Input::Fill(_) => {}
             Input::Timeout => self.advance(now),
         }
         Ok(())
