@@ -4,6 +4,7 @@ use crate::output::{Failure, print, print_json_lines};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// The result of a check.
@@ -77,6 +78,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             "a disk in /dev for attach --as nbd: nbd-client and the kernel module",
             kernel_nbd(),
         ),
+        Check::new("sound", "share audio:... and attach --as audio: microphones and speakers", sound()),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
         Check::new(
@@ -211,6 +213,34 @@ fn kernel_nbd() -> Answer {
             "sudo apt install nbd-client; sudo modprobe nbd",
         ),
     }
+}
+
+fn sound() -> Answer {
+    if !cfg!(feature = "media") {
+        return Answer::limited(
+            "this program was built without sound",
+            "install the package for Debian or Ubuntu, or build with --features media",
+        );
+    }
+    let directory = std::env::var_os("PIPEWIRE_RUNTIME_DIR").or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
+    let socket = directory.map(|directory| Path::new(&directory).join("pipewire-0"));
+    if socket.is_some_and(|socket| UnixStream::connect(socket).is_ok()) {
+        return Answer::ok("PipeWire answers");
+    }
+    match fs::read_dir("/dev/snd")
+        .is_ok_and(|mut nodes| nodes.any(|node| node.is_ok_and(|node| is_pcm(&node))))
+    {
+        true => Answer::ok("no PipeWire answers; ALSA has devices"),
+        false => Answer::limited(
+            "no PipeWire answers, and ALSA has no devices",
+            "systemctl --user start pipewire; without PipeWire: sudo modprobe snd-aloop",
+        ),
+    }
+}
+
+/// Returns true for a device of ALSA that plays or records.
+fn is_pcm(node: &fs::DirEntry) -> bool {
+    node.file_name().to_string_lossy().starts_with("pcm")
 }
 
 fn v4l2loopback() -> Answer {

@@ -4,6 +4,7 @@
 //! and checks use the table. To add a class, add a folder and a line to the table.
 
 pub mod address;
+pub mod audio;
 mod bgrx;
 pub mod block;
 mod clipboard;
@@ -46,6 +47,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &hid::Hid,
     &spnav::Spnav,
     &midi::Midi,
+    &audio::Audio,
     &serial::Serial,
     &serial::Pty,
     &tty::Tty,
