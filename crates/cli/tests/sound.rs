@@ -299,8 +299,8 @@ fn a_speaker_plays_sample_by_sample_and_the_player_never_notices() {
 #[test]
 fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
     let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
-    let module = here.load("Audio/Source/Virtual", "mic");
-    here.wait_for("sources", "mic");
+    let module = here.load("Audio/Source/Virtual", "headset");
+    here.wait_for("sources", "headset");
     here.load("Audio/Source/Virtual", "private");
     let listed = {
         let mut command = command(&["devices"]);
@@ -308,15 +308,15 @@ fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
         end(command.spawn().unwrap(), "devices").done()
     };
     assert!(
-        listed.text().contains("audio:mic") && listed.text().contains("audio:private"),
+        listed.text().contains("audio:headset") && listed.text().contains("audio:private"),
         "{}",
         listed.text()
     );
-    let (mut share, address) = here.share("audio:mic");
+    let (mut share, address) = here.share("audio:headset");
     let mut attach = there.attach(&address);
     there.wait_for("sources", "Remote");
     let mut recording = there.record("Remote");
-    let player = here.play("mic", "input");
+    let player = here.play("headset", "input");
     recording.wait_for_sound();
 
     let _private = here.play("private", "input");
@@ -327,9 +327,9 @@ fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
     drop(player);
     thread::sleep(Duration::from_secs(1));
     recording.wait_for_silence();
-    here.load("Audio/Source/Virtual", "mic");
+    here.load("Audio/Source/Virtual", "headset");
     attach.wait("device-back");
-    let _player = here.play("mic", "input");
+    let _player = here.play("headset", "input");
     recording.wait_for_sound();
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }

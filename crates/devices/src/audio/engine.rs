@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
+use sys::clock::boot_ns;
 use sys::poller::Poller;
 
 /// The time for a sound server to answer, before it counts as hung.
@@ -105,11 +106,18 @@ impl ThreadEnd {
 
     /// Waits before the next attempt. Returns false if the worker's end is gone.
     pub(super) fn wait_to_retry(&self) -> bool {
-        let waited = Poller::new().and_then(|mut poller| {
+        let until_ns = boot_ns() + RETRY_INTERVAL.as_nanos() as u64;
+        let Ok(mut poller) = Poller::new() else { return false };
+        loop {
+            if self.clear() == Other::Gone {
+                return false;
+            }
+            let left = Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
             poller.register(self.control(), true, false);
-            poller.wait(Some(RETRY_INTERVAL))
-        });
-        waited.is_ok() && self.clear() == Other::Here
+            if left.is_zero() || poller.wait(Some(left)).is_err() {
+                return left.is_zero();
+            }
+        }
     }
 }
 

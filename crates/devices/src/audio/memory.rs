@@ -35,6 +35,8 @@ pub(super) enum Word {
     Read,
     /// Worker: the frames of its last message.
     MessageFrames,
+    /// Sound thread: 1 while it plays frames, 0 while it plays silence for lack of them.
+    IsPlaying,
     /// Sound thread: the frames that are to stay in the ring after a pull; 0 before the first.
     Margin,
     /// Sound thread: times that the ring ran empty while it played.

@@ -101,6 +101,7 @@ impl Player {
         }
         self.memory.store(Word::Read, self.read);
         self.memory.store(Word::Margin, self.margin);
+        self.memory.store(Word::IsPlaying, (self.state == State::Playing).into());
     }
 
     /// Plays frames that are there, and skips those that are not needed.

@@ -33,11 +33,11 @@ impl RingWriter {
     /// Writes the frames of a message.
     pub(super) fn write(&mut self, position: u64, mut frames: Vec<Frame>) {
         let gap = self.expected.map(|expected| position.wrapping_sub(expected));
-        let is_drained = self.memory.load(Word::Read) == self.written;
+        let is_playing = self.memory.load(Word::IsPlaying) == 1;
         match gap {
             Some(0) => {}
             // The player has ended the sound already.
-            _ if is_drained => self.joint = Joint::new(),
+            _ if !is_playing => self.joint = Joint::new(),
             Some(gap) if gap <= GAP_FRAMES_MAX => self.fill(gap),
             _ => self.fill(FADE_FRAMES as u64),
         }
