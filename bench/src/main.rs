@@ -36,6 +36,7 @@ mod setting;
 mod skew;
 mod soak;
 mod sockets;
+mod sound;
 mod trace_cost;
 mod tunnels;
 mod viewer;
@@ -148,6 +149,8 @@ enum Experiment {
     Compose(compose::ComposeSetting),
     /// Figure 4.5: two devices with drifting clocks at one sink
     Skew(skew::SkewSetting),
+    /// Speech over lossy networks: PESQ, ViSQOL and segmental SNR of `buffer(play)` and `opus`, beside silence for a loss
+    Sound(sound::SoundSetting),
     /// Adaptive pairs beside fixed settings on six networks, in virtual time
     Auto(auto::AutoSetting),
     /// Time and ratio of each level of `compress`, by content: the constants behind `level=auto`
@@ -202,6 +205,7 @@ impl Experiment {
             Experiment::Jitter(_)
             | Experiment::Multiplex(_)
             | Experiment::Skew(_)
+            | Experiment::Sound(_)
             | Experiment::Auto(_)
             | Experiment::Pairs(_)
             | Experiment::Compose(_)
@@ -282,6 +286,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
+        Experiment::Sound(setting) => sound::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,
         Experiment::Efforts => auto::efforts::run()?,
         Experiment::Load(setting) => load::run(setting)?,

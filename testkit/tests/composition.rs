@@ -5,6 +5,7 @@ use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
+use wire::formats::audio::{Frames, SampleFormat, SampleSpec, encode};
 
 /// The one-way delay of messages and control messages.
 const NETWORK: Duration = Duration::from_millis(7);
@@ -46,9 +47,13 @@ struct Hosts {
 
 impl Hosts {
     fn new(text: &str) -> Self {
+        Hosts::with_format(text, &Format::Motion)
+    }
+
+    fn with_format(text: &str, format: &Format) -> Self {
         let pipeline = Pipeline::parse(text, stages::PAIRS, Origin::Peer).unwrap();
         let half = |make: fn(&Pipeline, &Format, &mut pipeline::MakeLink<'_>) -> _| -> Chain {
-            Result::unwrap(make(&pipeline, &Format::Motion, &mut direct))
+            Result::unwrap(make(&pipeline, format, &mut direct))
         };
         Hosts {
             source: half(Chain::source),
@@ -175,5 +180,42 @@ proptest! {
             prop_assert_eq!(received.created, sent.created);
             prop_assert_eq!(&received.body, &sent.body);
         }
+    }
+}
+
+/// The pairs of sound, in the order that the documentation names: all of a tone arrives, and in order.
+#[test]
+fn sound_passes_all_its_pairs() {
+    let spec = SampleSpec { format: SampleFormat::S16, channels: 2, rate_hz: 48_000 };
+    let has_opus = stages::PAIRS.iter().filter(|pair| pair.name() == "opus").any(|pair| {
+        let options = contract::Options::defaults(pair.options()).unwrap();
+        pair.accept(&Format::Audio, &options).is_ok()
+    });
+    let last = if has_opus { " | opus" } else { "" };
+    for text in [
+        "resample",
+        "resample | buffer(play, delay=auto)",
+        "resample | buffer(play, delay=30ms) | compress(lz4) | reorder",
+    ] {
+        let text = if text.contains("compress") { text.to_owned() } else { format!("{text}{last}") };
+        let mut hosts = Hosts::with_format(&text, &Format::Audio);
+        for quantum in 0..200u64 {
+            let value = |frame: u64| (0.4 * (frame as f64 * 0.05).sin()) as f32;
+            let frames = quantum * 240..quantum * 240 + 240;
+            let samples: Vec<f32> = frames.flat_map(|frame| [value(frame); 2]).collect();
+            let samples = encode(spec.format, &samples);
+            let frames = Frames { spec, position: quantum * 240, samples: &samples };
+            hosts.outside.push_back(Message::new(hosts.now, frames.emit()));
+            hosts.run_until(hosts.now.after(Duration::from_millis(5)));
+        }
+        hosts.end();
+        let (mut count, mut next) = (0, None);
+        for message in &hosts.received {
+            let bytes = message.body.clone().into_bytes();
+            let frames = Frames::parse(&bytes).unwrap();
+            assert_eq!((frames.spec, next.unwrap_or(frames.position)), (spec, frames.position), "{text}");
+            (count, next) = (count + frames.count(), Some(frames.position + frames.count() as u64));
+        }
+        assert!((47_900..48_960).contains(&count), "{text}: {count} frames of 48000");
     }
 }

@@ -281,13 +281,21 @@ impl Running {
             Some(offer) => offer.format,
             None => return Err(ServiceError::Usage(format!("{name}: the first has no flow to join"))),
         };
-        if let Some(other) = arrivals.iter().find(|a| forward(a).is_none_or(|offer| offer.format != format)) {
+        let pair = joint.pair.name();
+        // Flows with nodes of their own may have formats of their own, such as sound and pictures.
+        let fits = |arrival: &&Arrival| {
+            forward(arrival).is_some_and(|offer| match keeps_apart(&joint) {
+                true => joint.pair.accept(&offer.format, &joint.options).is_ok(),
+                false => offer.format == format,
+            })
+        };
+        if let Some(other) = arrivals.iter().find(|arrival| !fits(arrival)) {
             return Err(ServiceError::Usage(format!(
-                "{name}: the first device speaks `{format}` and `{}` does not: only flows of one format can be joined",
+                "{name}: the first device speaks `{format}` and `{}` does not: flows that become one must have one format; \
+                 with `apart=true`, `synchronize` keeps flows of several formats in step",
                 other.description.summary
             )));
         }
-        let pair = joint.pair.name();
         let link = make_link(&joint, Half::Sink, &format, &Site::default())
             .map_err(|error| ServiceError::Usage(format!("`{pair}` does not start: {error}")))?;
         let (mut outputs, mut claims) = (Vec::new(), Vec::new());

@@ -3,8 +3,9 @@
 //!
 //! A **transit** is arrival minus creation; a **shift** is release minus creation (see
 //! [`playout`](crate::playout)). The cost of a shift is the 99th percentile of the time from
-//! creation to release, plus ten message periods for each late share. The controller keeps the
-//! transits of the last [`WINDOW`] and picks the shift that would have cost least over them.
+//! creation to release, plus ten message periods for each late share. Late sound is missing, so its cost is the delay itself, plus
+//! [`MISSING_COST`] for each late share ([`LateCost`]). The controller keeps the transits of the last [`WINDOW`] and picks the
+//! shift that would have cost least over them.
 //!
 //! The shift rises at once, but only with a message that is late: the spacing of that message is
 //! spoilt anyway, and the messages behind it keep theirs. It falls by at most one part in [`SLEW`]
@@ -30,6 +31,17 @@ const STEP_NS: i64 = 500_000_000;
 const LATE_RUN: usize = 32;
 /// Cost, in message periods, of a late share of 100 %.
 const LATE_PERIODS: i64 = 10;
+/// Cost of sound of which nothing is in time, in nanoseconds: one percent is as bad as 10 ms of delay.
+const MISSING_COST: i64 = 1_000_000_000;
+
+/// The harm of late messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LateCost {
+    /// They are used late: their spacing is wrong.
+    Spacing,
+    /// They are not used: sound has a gap.
+    Missing,
+}
 
 /// The best shift for the samples, and the figures that explain it. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,6 +65,7 @@ pub(crate) struct AdaptiveDelay {
     /// Mean time between two messages, nanoseconds.
     period: f64,
     delay_max: i64,
+    late_cost: LateCost,
     best: BestShift,
     updated: Time,
     /// No sample is left that supports the current shift: the next message sets it.
@@ -61,7 +74,7 @@ pub(crate) struct AdaptiveDelay {
 
 impl AdaptiveDelay {
     /// Limits the delay to `delay_max` beyond the fastest transit.
-    pub(crate) fn new(delay_max: Duration) -> Self {
+    pub(crate) fn new(delay_max: Duration, late_cost: LateCost) -> Self {
         AdaptiveDelay {
             samples: VecDeque::new(),
             sorted: Vec::new(),
@@ -70,6 +83,7 @@ impl AdaptiveDelay {
             last_created: None,
             period: 0.0,
             delay_max: i64::try_from(delay_max.as_nanos()).unwrap_or(i64::MAX),
+            late_cost,
             best: BestShift::default(),
             updated: Time::ZERO,
             is_reset: false,
@@ -155,13 +169,16 @@ impl AdaptiveDelay {
         let count = self.sorted.len();
         let samples = i64::try_from(count).unwrap_or(i64::MAX);
         let period = self.period as i64;
-        let covered = (count * 99).div_ceil(100).max(1) - 1;
-        // No shift below the 99th percentile is cheaper: late messages then set the percentile.
+        let covered = match self.late_cost {
+            // No shift below the 99th percentile is cheaper: late messages then set the percentile.
+            LateCost::Spacing => (count * 99).div_ceil(100).max(1) - 1,
+            LateCost::Missing => 0,
+        };
+        let all_cost = self.all_cost(period);
         let (mut best, mut best_cost) = (covered, i64::MAX);
         for (index, transit) in self.sorted.iter().enumerate().skip(covered) {
             let late = samples - 1 - index as i64;
-            let cost =
-                transit.saturating_add(LATE_PERIODS.saturating_mul(period).saturating_mul(late) / samples);
+            let cost = transit.saturating_add(all_cost.saturating_mul(late) / samples);
             if cost < best_cost {
                 (best, best_cost) = (index, cost);
             }
@@ -172,13 +189,21 @@ impl AdaptiveDelay {
         self.best = BestShift { shift, fastest, period, samples, late };
     }
 
+    /// The cost if all messages are late.
+    fn all_cost(&self, period: i64) -> i64 {
+        match self.late_cost {
+            LateCost::Spacing => LATE_PERIODS.saturating_mul(period),
+            LateCost::Missing => MISSING_COST,
+        }
+    }
+
     /// The current delay and its reason, for `outboard top`.
     pub(crate) fn choice(&self, option: &'static str, shift: Option<i64>) -> Choice {
         let BestShift { shift: best, fastest, period, samples, late } = self.best;
         let held = shift.map_or(0, |shift| shift.saturating_sub(fastest)).max(0);
         let ms = |ns: i64| ns as f64 / 1e6;
-        let late_cost = LATE_PERIODS.saturating_mul(period).saturating_mul(late) / samples.max(1);
-        let all_cost = LATE_PERIODS.saturating_mul(period);
+        let all_cost = self.all_cost(period);
+        let late_cost = all_cost.saturating_mul(late) / samples.max(1);
         Choice {
             option,
             // Whole microseconds are enough for a reader.
@@ -202,7 +227,7 @@ mod tests {
 
     /// Feeds one message per period with these transits; returns the shift after each.
     fn update(transits_ms: &[i64]) -> Vec<i64> {
-        let mut delay = AdaptiveDelay::new(Duration::from_secs(1));
+        let mut delay = AdaptiveDelay::new(Duration::from_secs(1), LateCost::Spacing);
         let mut shift = None;
         let one = |(index, transit_ms): (usize, &i64)| {
             let created = Time::from_millis(1000 + index as u64 * PERIOD_MS);

@@ -34,6 +34,7 @@
 //! sequence, reorder_buffer  position of a numbered flow; releasing it in order
 //! movement                  merging motion of input devices
 //! picture, field            pictures; a number at a fixed offset of a body
+//! sound                     samples: conversion of rates, concealment of gaps, splices
 //! checkpoint, varint        byte formats
 //! histogram, random         percentiles; seeded random numbers
 //! ```
@@ -59,6 +60,7 @@ mod latest;
 mod movement;
 mod multiplex;
 mod null;
+mod opus;
 mod periodic;
 mod picture;
 mod playout;
@@ -68,8 +70,10 @@ mod record;
 mod reorder;
 mod reorder_buffer;
 mod replay;
+mod resample;
 mod scale;
 mod sequence;
+mod sound;
 mod synchronize;
 mod tap;
 mod track;
@@ -107,6 +111,8 @@ pub static PAIRS: &[&dyn Pair] = &[
     &gray::GRAY,
     &colour::COLOUR,
     &track::Track,
+    &resample::Resample,
+    &opus::Opus,
 ];
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! `buffer`: restores the original spacing of messages by holding them at the sink ("Networked
 //! Device Driver Architecture" (2012), 4.8.2 and 6.7.1).
 //!
-//! - `mode=play`: [`play`] holds each message until its creation time plus a shift. The source half
-//!   passes messages on.
+//! - `mode=play`: [`play`] holds each message until its creation time plus a shift; [`sound`] does so for sound, without gaps. The
+//!   source half passes messages on.
 //! - `mode=request`: credit-based flow control. [`sink`] grants the [`source`] a number of
 //!   messages; the source queues the rest.
 
 mod play;
+mod shift;
 mod sink;
+mod sound;
+#[cfg(test)]
+mod sound_tests;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -100,7 +104,10 @@ impl Pair for Buffer {
         let requests = !is_play(options);
         Promises {
             may_delay: true,
-            may_drop: requests && options.text("full") != "wait",
+            // Late sound is dropped in `play`.
+            may_drop: !requests || options.text("full") != "wait",
+            // Missing sound is concealed.
+            may_change: !requests,
             needs_control: requests,
             ..Promises::default()
         }
@@ -125,10 +132,11 @@ impl Pair for Buffer {
         })
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(match is_play(options) {
-            true => Box::new(play::Sink::new(options)),
-            false => Box::new(sink::Sink::new(options)),
+    fn sink(&self, options: &Options, format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
+        Ok(match (is_play(options), format) {
+            (true, Format::Audio) => Box::new(sound::Sink::new(options)),
+            (true, _) => Box::new(play::Sink::new(options)),
+            (false, _) => Box::new(sink::Sink::new(options)),
         })
     }
 }

@@ -7,7 +7,7 @@
 use super::count::{ALIVE_INTERVAL, AUTO_MAX, SinkReport};
 use super::growth::QueueDetector;
 use super::{COUNT_BYTES, ENTRY_BYTES};
-use crate::adaptive::AdaptiveDelay;
+use crate::adaptive::{AdaptiveDelay, LateCost};
 use crate::checkpoint::{CheckpointReader, CheckpointWriter};
 use crate::playout::{HELD_MAX, MinMaxWindow, Playout, STEP_NS, transit};
 use contract::{Body, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
@@ -90,7 +90,7 @@ impl Sink {
             interrupted_since: None,
             late: 0,
             auto: options.is_auto("count").then(|| Auto {
-                delay: AdaptiveDelay::new(HOLD_MAX),
+                delay: AdaptiveDelay::new(HOLD_MAX, LateCost::Spacing),
                 queue_detector: QueueDetector::default(),
                 span: 0,
                 report_due: Time::ZERO,
