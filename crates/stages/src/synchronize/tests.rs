@@ -241,3 +241,51 @@ fn skew_is_never_worse_than_without_the_pair() {
         );
     }
 }
+
+/// A microphone and a camera of one conversation, over networks with different delay and jitter: at each picture, the sound
+/// that leaves at the same time was created less than 20 ms before or after it.
+#[test]
+fn sound_and_pictures_stay_in_step() {
+    let [quantum, frame] = [Duration::from_millis(5), Duration::from_millis(33)];
+    for seed in 0..5 {
+        let lanes = [(20, 60), (60, 100)].map(|(delay_ms, jitter_ms)| Params {
+            jitter_ns: jitter_ms * 1_000_000,
+            ..steady(Duration::from_millis(delay_ms))
+        });
+        let given = [("apart", "true"), ("wait", "400ms")];
+        let mut run = TwoHalves::with_lanes(&Synchronize, &given, &Format::Audio, &lanes, seed);
+        let (mut sound_at, mut picture_at, started) = (run.now, run.now, run.now);
+        while run.now < started.after(Duration::from_secs(60)) {
+            let now = sound_at.min(picture_at);
+            run.run_until(now);
+            if sound_at <= now {
+                run.push_at(0, Message::new(now, vec![0]));
+                sound_at = now.after(quantum);
+            }
+            if picture_at <= now {
+                run.push_at(1, Message::new(now, vec![1]));
+                picture_at = now.after(frame);
+            }
+        }
+        let left = |flow: u16| {
+            let flow = move |(_, port): &(_, &Port)| port.0 == flow;
+            run.received.iter().zip(&run.ports).filter(flow).map(|((at, message), _)| (*at, message.created))
+        };
+        let sound: Vec<(Time, Time)> = left(0).collect();
+        let pictures = left(1).filter(|(at, _)| *at > started.after(Duration::from_secs(10)));
+        let mut worst = Duration::ZERO;
+        let mut count = 0;
+        for (at, created) in pictures {
+            let next = sound.partition_point(|(sound_at, _)| *sound_at <= at);
+            let (sound_at, sound_created) = sound[next - 1];
+            // The sample that plays as the picture appears.
+            let playing = sound_created.after(at.since(sound_at));
+            worst = worst.max(Duration::from_nanos(playing.signed_since(created).unsigned_abs()));
+            count += 1;
+        }
+        assert!(
+            count > 1400 && worst < Duration::from_millis(20),
+            "seed {seed}: {count} pictures, {worst:?} apart"
+        );
+    }
+}
