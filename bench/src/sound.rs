@@ -90,8 +90,11 @@ impl SoundSetting {
         let (source, input) = match &self.speech {
             Some(file) => (file.clone(), Vec::new()),
             None => {
-                let speech = filter(Command::new("espeak-ng").args(["--stdout", "-s", "150", TEXT]), Vec::new())
-                    .map_err(|error| format!("{error}: install espeak-ng, or give a file with --speech"))?;
+                let speech =
+                    filter(Command::new("espeak-ng").args(["--stdout", "-s", "150", TEXT]), Vec::new())
+                        .map_err(|error| {
+                            format!("{error}: install espeak-ng, or give a file with --speech")
+                        })?;
                 ("pipe:".into(), speech)
             }
         };
@@ -120,10 +123,15 @@ struct Heard {
 fn send(speech: &[f32], text: &str, loss: &Loss, seed: u64) -> Result<Heard, Failure> {
     let pairs = modules::registry::pairs();
     let pipeline = Pipeline::parse(text, &pairs, Origin::Peer)?;
-    let mut source = Chain::source(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
+    let mut source =
+        Chain::source(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
     let mut sink = Chain::sink(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
-    let params =
-        Params { delay_ns: 20_000_000, loss_ppm: loss.share_ppm, queue_packets: u32::MAX, ..Params::default() };
+    let params = Params {
+        delay_ns: 20_000_000,
+        loss_ppm: loss.share_ppm,
+        queue_packets: u32::MAX,
+        ..Params::default()
+    };
     let mut network: Link<u64> = Link::new(params, seed).hold_at_most(u64::MAX);
     let mut crossing: Vec<Option<Message>> = Vec::new();
     let (mut sent_out, mut heard_out) = (ChainOut::default(), ChainOut::default());
@@ -131,7 +139,8 @@ fn send(speech: &[f32], text: &str, loss: &Loss, seed: u64) -> Result<Heard, Fai
     let (mut next, mut feedback_at) = (0, STARTED);
     let (mut reported, mut received, mut lost_before) = (0, 0, 0);
     let mut now = STARTED;
-    let end = STARTED.after(Duration::from_nanos(SPEC.duration_ns(speech.len() as u64)) + Duration::from_secs(1));
+    let end =
+        STARTED.after(Duration::from_nanos(SPEC.duration_ns(speech.len() as u64)) + Duration::from_secs(1));
     while now < end {
         let quantum_at = STARTED.after(Duration::from_nanos(SPEC.duration_ns(next as u64)));
         if next < speech.len() && quantum_at <= now {
@@ -198,7 +207,8 @@ fn place(message: &Message, samples: &mut [f32]) {
 
 /// The mean of the signal-to-noise ratios of segments that are not silent, each from -10 to 35 dB.
 fn segmental_snr_db(sent: &[f32], heard: &[f32]) -> f64 {
-    let energy = |samples: &mut dyn Iterator<Item = f32>| samples.map(|value| f64::from(value).powi(2)).sum::<f64>();
+    let energy =
+        |samples: &mut dyn Iterator<Item = f32>| samples.map(|value| f64::from(value).powi(2)).sum::<f64>();
     let segments = sent.chunks_exact(SEGMENT).zip(heard.chunks_exact(SEGMENT));
     let ratios: Vec<f64> = segments
         .filter_map(|(sent, heard)| {
@@ -230,7 +240,8 @@ fn write_wav(path: &Path, samples: &[f32]) -> Result<(), Failure> {
 
 /// PESQ and ViSQOL of two files, if Python has both.
 fn scores(python: &Path, sent: &Path, heard: &Path) -> Option<[f64; 2]> {
-    let output = Command::new(python).args(["-c", SCORE]).args([sent, heard]).stderr(Stdio::null()).output().ok()?;
+    let output =
+        Command::new(python).args(["-c", SCORE]).args([sent, heard]).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
     Some([numbers.next()??, numbers.next()??])
@@ -249,7 +260,9 @@ pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
         speech.len() as f64 / f64::from(SPEC.rate_hz),
         setting.seed
     );
-    println!("SNR: dB, against the speech as it was sent. PESQ: 1 to 4.64. ViSQOL: 1 to 5. `–`: not measured.\n");
+    println!(
+        "SNR: dB, against the speech as it was sent. PESQ: 1 to 4.64. ViSQOL: 1 to 5. `–`: not measured.\n"
+    );
     println!("| loss | pipeline | kbit/s | packets lost | segmental SNR | PESQ | ViSQOL |");
     println!("|---|---|---|---|---|---|---|");
     let (mut rows, mut has_scores) = (Vec::new(), true);
