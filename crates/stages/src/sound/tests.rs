@@ -150,6 +150,8 @@ fn a_splice_shortens_a_tone_by_whole_periods() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
     /// Whatever sound is heard: concealment and splices keep to the number of frames, and invent no value louder than it.
     #[test]
     fn any_sound_is_concealed_and_spliced(
