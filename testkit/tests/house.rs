@@ -13,7 +13,7 @@ use tree::{files, root};
 const ROOMS: &[&[&str]] = &[
     &["sys"],
     &["wire"],
-    &["buffers", "resize"],
+    &["buffers", "resize", "video"],
     &["contract"],
     &["session"],
     &["pipeline"],

@@ -32,4 +32,6 @@ pub mod tty;
 pub mod tun;
 pub mod uevent;
 pub mod v4l2;
+#[cfg(feature = "media")]
+pub mod vp8;
 pub mod watch;
