@@ -275,11 +275,13 @@ mod tests {
     #[test]
     fn pictures_of_any_size_return() {
         for (width, height) in [(1, 1), (17, 33), (64, 48), (320, 241)] {
-            let (mut encoder, mut decoder) = (Encoder::new(width, height, 4000).unwrap(), Decoder::new().unwrap());
+            let (mut encoder, mut decoder) =
+                (Encoder::new(width, height, 4000).unwrap(), Decoder::new().unwrap());
             for number in 0..4 {
                 let pixels = picture(number, width, height);
-                let encoded =
-                    encoder.encode(&planes(&pixels, width, height), i64::from(number) * 3000, 3000, false).unwrap();
+                let encoded = encoder
+                    .encode(&planes(&pixels, width, height), i64::from(number) * 3000, 3000, false)
+                    .unwrap();
                 assert_eq!(encoded.is_key, number == 0);
                 let size = encoded.is_key.then_some((width, height));
                 assert_eq!(key_size(encoded.bytes), Ok(size), "{width}x{height}");

@@ -177,7 +177,8 @@ pub fn to_picture(planes: &Planes<'_>, geometry: &Geometry, into: &mut [u8]) {
         PixelFormat::Mjpeg => {}
         PixelFormat::Yuyv | PixelFormat::Rgb24 | PixelFormat::Bgrx32 => {
             for (number, into) in geometry.plane(0).rows_mut(into).take(rows).enumerate() {
-                let [luma, blue, red] = [plane_row(0, number), plane_row(1, number / 2), plane_row(2, number / 2)];
+                let [luma, blue, red] =
+                    [plane_row(0, number), plane_row(1, number / 2), plane_row(2, number / 2)];
                 match geometry.pixels() {
                     PixelFormat::Yuyv => yuyv_row(luma, blue, red, into),
                     PixelFormat::Rgb24 => rgb_row::<3>([luma, blue, red], into, channels(PixelFormat::Rgb24)),
@@ -205,7 +206,8 @@ pub fn to_picture(planes: &Planes<'_>, geometry: &Geometry, into: &mut [u8]) {
 }
 
 fn yuyv_row(luma: &[u8], blue: &[u8], red: &[u8], into: &mut [u8]) {
-    for ((into, luma), (blue, red)) in into.chunks_exact_mut(4).zip(luma.chunks(2)).zip(blue.iter().zip(red)) {
+    for ((into, luma), (blue, red)) in into.chunks_exact_mut(4).zip(luma.chunks(2)).zip(blue.iter().zip(red))
+    {
         into.copy_from_slice(&[luma[0], *blue, luma[luma.len() - 1], *red]);
     }
 }

@@ -94,7 +94,10 @@ fn a_false_size_is_refused_before_it_costs_memory() {
     assert_eq!(decoder.decode(&next, 64, 48).unwrap_err(), DecodeError::NoKey);
     assert!(decoder.decode(&key, 64, 48).is_ok());
     let described = (64, 50);
-    assert_eq!(decoder.decode(&next, 64, 50).unwrap_err(), DecodeError::Size { claimed: (64, 48), described });
+    assert_eq!(
+        decoder.decode(&next, 64, 50).unwrap_err(),
+        DecodeError::Size { claimed: (64, 48), described }
+    );
     assert!(decoder.decode(&next, 64, 48).is_ok(), "a wrong description costs nothing");
     // Width and height of a key picture: 14 bits each, behind the start code (RFC 6386, 9.1).
     key[6..10].copy_from_slice(&[0xff, 0x3f, 0xff, 0x3f]);
