@@ -70,6 +70,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new("uhid", "attach --as hid: whole gamepads and FIDO keys for programs here", uhid()),
         Check::new("hidraw", "share hid:...: whole gamepads and FIDO keys of this host", hidraw()),
         Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
+        Check::new("video codec", "encode: cameras over links that are too thin for their pictures", codec()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
         Check::new("midi", "share midi:... and attach --as midi: MIDI devices and programs", midi()),
         Check::new("block", "share block:...: disks of this host", disks()),
@@ -182,6 +183,16 @@ fn midi() -> Answer {
         Err(error) => Answer::limited(
             format!("{NODE}: {error}"),
             "sudo modprobe snd-seq; sudo modprobe snd-virmidi for programs that open a raw MIDI device",
+        ),
+    }
+}
+
+fn codec() -> Answer {
+    match cfg!(feature = "media") {
+        true => Answer::ok("VP8 by libvpx"),
+        false => Answer::limited(
+            "this build has none: cameras are sent and received as they are",
+            "use the Debian package, or build with --features media (needs libvpx-dev)",
         ),
     }
 }

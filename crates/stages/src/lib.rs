@@ -49,6 +49,7 @@ mod compress;
 mod crop;
 mod delay;
 mod delta;
+mod encode;
 mod encrypt;
 mod exec;
 mod fault;
@@ -92,6 +93,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &bundle::Bundle,
     &compress::Compress,
     &delta::Delta,
+    &encode::Encode,
     &latest::Latest,
     &periodic::Periodic,
     &reorder::Reorder,

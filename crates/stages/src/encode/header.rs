@@ -1,0 +1,125 @@
+//! The bytes between the halves. `doc.md` has the layout.
+
+use crate::varint;
+use contract::{Body, StageError, StageResult};
+use smallvec::SmallVec;
+
+/// The content of a message behind its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// A message as it entered the source half.
+    Stored,
+    /// A picture that depends on no other.
+    Key,
+    /// A picture that depends on the coded picture this many messages before it.
+    Difference {
+        /// At least 1.
+        back: u64,
+    },
+    /// Nothing: the message with this number follows at once.
+    Marker,
+}
+
+/// The header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) coding: Coding,
+    /// Number of the message.
+    pub(super) sequence: u64,
+    /// Time in milliseconds for which the sink half waits for a missing message before it asks for it.
+    pub(super) wait_ms: u64,
+    /// Bytes at the end of a picture without content, which make it long enough to measure the link.
+    pub(super) padding: usize,
+}
+
+impl Header {
+    /// Puts the header in front of a body.
+    #[cfg(feature = "media")]
+    pub(super) fn put(&self, body: &mut Body) {
+        let mut bytes = SmallVec::<[u8; 32]>::new();
+        let code = match self.coding {
+            Coding::Stored => 0,
+            Coding::Key => 1,
+            Coding::Difference { .. } => 2,
+            Coding::Marker => 3,
+        };
+        bytes.push(code);
+        varint::put(&mut bytes, self.sequence);
+        varint::put(&mut bytes, self.wait_ms);
+        if matches!(self.coding, Coding::Key | Coding::Difference { .. }) {
+            varint::put(&mut bytes, self.padding as u64);
+        }
+        if let Coding::Difference { back } = self.coding {
+            varint::put(&mut bytes, back);
+        }
+        body.push_front(&bytes);
+    }
+
+    /// Takes the header off a body from the peer.
+    pub(super) fn take(body: &mut Body) -> StageResult<Header> {
+        let malformed = |problem: &str| StageError::Input(problem.into());
+        let short = || malformed("its header is cut short");
+        let [code] = body.take_front().ok_or_else(short)?;
+        let sequence = varint::take(body).ok_or_else(short)?;
+        let wait_ms = varint::take(body).ok_or_else(short)?;
+        let padding = if matches!(code, 1 | 2) { varint::take(body).ok_or_else(short)? } else { 0 };
+        let coding = match code {
+            0 => Coding::Stored,
+            1 => Coding::Key,
+            2 => match varint::take(body).ok_or_else(short)? {
+                back if (1..=sequence).contains(&back) => Coding::Difference { back },
+                _ => return Err(malformed("it depends on a picture before the first, or on itself")),
+            },
+            3 if body.is_empty() => Coding::Marker,
+            3 => return Err(malformed("its marker has a body")),
+            _ => return Err(malformed("its coding is unknown")),
+        };
+        let padding = usize::try_from(padding).ok().filter(|padding| *padding <= body.len());
+        let padding = padding.ok_or_else(|| malformed("it has less bytes than padding"))?;
+        Ok(Header { coding, sequence, wait_ms, padding })
+    }
+}
+
+/// A control message from the sink half to the source half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    /// A message arrived, this many microseconds after its marker; 0 if the marker did not arrive before it.
+    Arrived { sequence: u64, spread_us: u64 },
+    /// A message did not arrive.
+    Missing { sequence: u64 },
+    /// A picture cannot be decoded: a key picture is needed.
+    KeyNeeded { sequence: u64 },
+    /// This build has no decoder.
+    NoDecoder,
+}
+
+impl Control {
+    /// The message as bytes.
+    pub(super) fn emit(self) -> Vec<u8> {
+        let (code, numbers) = match self {
+            Control::Arrived { sequence, spread_us } => (0, [Some(sequence), Some(spread_us)]),
+            Control::Missing { sequence } => (1, [Some(sequence), None]),
+            Control::KeyNeeded { sequence } => (2, [Some(sequence), None]),
+            Control::NoDecoder => (3, [None, None]),
+        };
+        let mut bytes = vec![code];
+        numbers.into_iter().flatten().for_each(|number| varint::put(&mut bytes, number));
+        bytes
+    }
+
+    /// Parses a message from the peer.
+    #[cfg(feature = "media")]
+    pub(super) fn parse(bytes: &[u8]) -> StageResult<Control> {
+        let malformed = || StageError::Control("it is cut short, too long or of an unknown kind".into());
+        let (code, mut rest) = bytes.split_first().ok_or_else(malformed)?;
+        let mut number = || varint::take_slice(&mut rest).ok_or_else(malformed);
+        let control = match code {
+            0 => Control::Arrived { sequence: number()?, spread_us: number()? },
+            1 => Control::Missing { sequence: number()? },
+            2 => Control::KeyNeeded { sequence: number()? },
+            3 => Control::NoDecoder,
+            _ => return Err(malformed()),
+        };
+        if rest.is_empty() { Ok(control) } else { Err(malformed()) }
+    }
+}
