@@ -71,3 +71,22 @@ impl Pipelines {
         Ok(())
     }
 }
+
+#[cfg(all(test, feature = "media"))]
+mod tests {
+    use super::*;
+    use contract::{FlowClass, Format};
+
+    #[test]
+    fn the_pictures_of_a_camera_are_encoded_by_default() {
+        let offer = |direction, format, class| FlowOffer { direction, format, class };
+        let flows = [
+            offer(FlowDirection::DeviceToApplication, Format::Video, FlowClass::Timely),
+            offer(FlowDirection::ApplicationToDevice, Format::Controls, FlowClass::State),
+        ];
+        let recommended = Pipelines::default().or_recommended("v4l2", &flows).unwrap();
+        recommended.check(&flows).unwrap();
+        let text = |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|pipeline| pipeline.text().to_string());
+        assert_eq!((text(&recommended.via), text(&recommended.via_back)), (Some("encode".into()), None));
+    }
+}

@@ -89,6 +89,15 @@ impl DeviceClass for V4l2 {
         Some(Format::Video)
     }
 
+    /// Pictures as they are fit few networks. A build without the codec has no other way.
+    #[cfg(feature = "media")]
+    fn pipeline(&self, direction: FlowDirection) -> &'static str {
+        match direction {
+            FlowDirection::DeviceToApplication => "encode",
+            FlowDirection::ApplicationToDevice => "",
+        }
+    }
+
     fn subsystem(&self) -> Option<&'static str> {
         Some("video4linux")
     }
