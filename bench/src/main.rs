@@ -12,6 +12,7 @@ mod compose;
 mod congestion;
 mod devices;
 mod display;
+mod encode;
 #[cfg(target_arch = "x86_64")]
 mod escape;
 mod flood;
@@ -103,6 +104,8 @@ enum Experiment {
     Batching(ChapterSetting),
     /// A VNC viewer over a thin network: response to keys and clicks, beside TigerVNC's server
     Viewer(viewer::ViewerSetting),
+    /// A camera over thin and lossy links, beside ffmpeg with the same codec (needs root)
+    Encode(encode::EncodeSetting),
     /// One-way time of a message over loopback TCP, beside a bare ping-pong
     Latency(SizedSetting),
     /// Throughput of 1 MB messages over TCP and UDP, beside bare sockets
@@ -212,6 +215,7 @@ impl Experiment {
             | Experiment::Reliability(_)
             | Experiment::Attacks(_)
             | Experiment::Idle(_)
+            | Experiment::Encode(_)
             | Experiment::Viewer(_) => true,
             _ => false,
         }
@@ -263,6 +267,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::VideoSingle(setting) => chapter6::run(setting, chapter6::video_single)?,
         Experiment::Batching(setting) => chapter6::run(setting, chapter6::batching)?,
         Experiment::Viewer(setting) => viewer::run(setting)?,
+        Experiment::Encode(setting) => encode::run(setting)?,
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,

@@ -47,6 +47,11 @@ impl Program {
         cpu_ns(self.0.id())
     }
 
+    /// Returns the program's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Returns the exit status, if the program has exited.
     pub(crate) fn end(&mut self) -> Option<String> {
         self.0.try_wait().ok().flatten().map(|status| status.to_string())
