@@ -86,7 +86,8 @@ mod tests {
         ];
         let recommended = Pipelines::default().or_recommended("v4l2", &flows).unwrap();
         recommended.check(&flows).unwrap();
-        let text = |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|pipeline| pipeline.text().to_string());
+        let text =
+            |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|pipeline| pipeline.text().to_string());
         assert_eq!((text(&recommended.via), text(&recommended.via_back)), (Some("encode".into()), None));
     }
 }

@@ -102,10 +102,7 @@ impl Link {
             self.count += 1;
             self.sampled_at = now;
         }
-        let transmission = self
-            .byte_ns()
-            .map_or(Duration::ZERO, |byte_ns| Duration::from_nanos((byte_ns * sent.bytes as f64) as u64));
-        let round_trip = now.since(sent.at).saturating_sub(transmission);
+        let round_trip = now.since(sent.at);
         let end = *self.period_end.get_or_insert(now.after(PERIOD));
         if now > end {
             self.round_trips = [self.round_trips[1], None];
@@ -136,7 +133,7 @@ impl Link {
         self.byte_ns().map(|byte_ns| 8e9 / byte_ns.max(1e-3))
     }
 
-    /// The shortest round trip of a message without its bytes; `None` before the first.
+    /// The shortest time from a message to its acknowledgement; `None` before the first.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.round_trips.into_iter().flatten().min()
     }
@@ -202,8 +199,8 @@ mod tests {
     fn the_rate_of_a_link_is_found_whatever_its_distance() {
         let link = measured(2000, [9000, 14_000, 11_000, 500].into_iter().cycle().take(40));
         assert_eq!(link.rate_bits().map(|rate| rate.round()), Some(4e6));
-        assert_eq!(link.round_trip(), Some(Duration::from_millis(20)));
-        assert_eq!(link.wait(), Duration::from_millis(40));
+        assert_eq!(link.round_trip(), Some(Duration::from_millis(21)), "that of the shortest message");
+        assert_eq!(link.wait(), Duration::from_micros(41_500));
         assert!(link.carries(10_000, Duration::from_millis(20)));
         assert!(!link.carries(10_001, Duration::from_millis(20)));
     }
@@ -224,8 +221,8 @@ mod tests {
         let mut link = measured(2000, std::iter::repeat_n(10_000, 9));
         assert!(!link.is_behind(interval));
         let now = Time::from_millis(9000);
-        (20..26).for_each(|sequence| link.sent(sequence, 10_000, now));
-        assert!(link.is_behind(interval), "120 ms wait; the distance explains 20");
+        (20..28).for_each(|sequence| link.sent(sequence, 10_000, now));
+        assert!(link.is_behind(interval), "they need 160 ms; the round trip explains 40");
         assert_eq!(link.loss_deadline(), Some(now.after(LOST_AFTER)));
         link.forget_lost(now.after(LOST_AFTER));
         assert!(!link.is_behind(interval));

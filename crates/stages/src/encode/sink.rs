@@ -5,8 +5,9 @@
 //! in order  the next message                        released
 //!           a later message                         held; wait → gap
 //! gap       the missing message                     released with all behind it: → in order, or the next gap
-//!           the wait is over                        ask for all missing messages; a second wait, twice as long
-//!           the second wait is over, or held full   skip to the first held message: → in order, or the next gap
+//!           the wait is over                        ask for all missing messages; a wait twice as long
+//!           that wait is over for the first time    ask again
+//!           for the last time, or held full         skip to the first held message: → in order, or the next gap
 //! any       a message far from the next one         the flow is there: held messages are released
 //! ```
 //!
@@ -23,6 +24,8 @@ use std::time::Duration;
 pub(super) const LOST: &str = "its reference was lost";
 /// Most held messages. A message that is further away than this shows that the flow is elsewhere.
 const HELD_MAX: u64 = 64;
+/// How often the source half is asked for a message: a repetition is lost as easily.
+const ASKS_MAX: u8 = 2;
 /// Bounds of the wait that the source half proposes.
 const WAIT_MS: [u64; 2] = [5, 1000];
 
@@ -32,7 +35,7 @@ enum Gap {
     /// They may still come by themselves.
     Waiting { until: Time },
     /// The source half was asked for all below `below`.
-    Asked { until: Time, below: u64 },
+    Asked { until: Time, below: u64, times: u8 },
 }
 
 impl Gap {
@@ -157,9 +160,7 @@ impl Sink {
         self.gap = match (self.held.is_empty(), self.gap) {
             (true, _) => None,
             // Some of the missing messages came: the source half has been asked for the others.
-            (false, Some(Gap::Asked { until, below })) if self.next < below => {
-                Some(Gap::Asked { until, below })
-            }
+            (false, Some(asked @ Gap::Asked { below, .. })) if self.next < below => Some(asked),
             (false, Some(Gap::Waiting { until })) if result.is_ok() && until > now => {
                 Some(Gap::Waiting { until })
             }
@@ -187,13 +188,13 @@ impl Sink {
     }
 
     /// Asks for every missing message up to the newest held one.
-    fn ask(&mut self, now: Time, out: &mut Outbox) {
+    fn ask(&mut self, times: u8, now: Time, out: &mut Outbox) {
         let below = self.held.keys().next_back().copied().unwrap_or(self.next);
         for sequence in (self.next..below).filter(|sequence| !self.held.contains_key(sequence)) {
             out.control(Control::Missing { sequence }.emit());
             self.asked += 1;
         }
-        self.gap = Some(Gap::Asked { until: now.after(self.wait * 2), below });
+        self.gap = Some(Gap::Asked { until: now.after(self.wait * 2), below, times });
     }
 }
 
@@ -243,7 +244,10 @@ impl Stage for Sink {
 
     fn handle_timeout(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         match self.gap {
-            Some(Gap::Waiting { until }) if until <= now => self.ask(now, out),
+            Some(Gap::Waiting { until }) if until <= now => self.ask(1, now, out),
+            Some(Gap::Asked { until, times, .. }) if until <= now && times < ASKS_MAX => {
+                self.ask(times + 1, now, out);
+            }
             Some(Gap::Asked { until, .. }) if until <= now => return self.skip(now, out),
             _ => {}
         }
