@@ -223,7 +223,14 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
         return (*advice).into();
     }
     if let Some(classes) = classes_of(text) {
-        let node = if classes.device == "hid" { "hid" } else { "uinput" };
+        let node = match classes.device {
+            "block" => {
+                return "a disk of another host is a server at a local socket: write `nbd`, or `nbd:PATH`"
+                    .into();
+            }
+            "hid" => "hid",
+            _ => "uinput",
+        };
         return format!("the kernel chooses the path of a new input device: write `{node}`");
     }
     if let Some(place) = rest.strip_prefix("//") {
