@@ -2,6 +2,7 @@
 
 use crate::varint;
 use contract::{Body, StageError, StageResult};
+#[cfg(feature = "media")]
 use smallvec::SmallVec;
 
 /// The content of a message behind its header.
