@@ -6,7 +6,7 @@
 
 use crate::setting::Failure;
 use clap::Args;
-use contract::{Feedback, Format, Half, Link as _, Message, Site, StageResult, Time};
+use contract::{Feedback, Format, Half, Message, Site, StageResult, Time};
 use netsim::{Link, Params};
 use pipeline::{Chain, ChainOut, Origin, PairUse, Pipeline};
 use serde_json::{Value, json};
