@@ -217,7 +217,7 @@ fn disks() -> Answer {
 
 /// Programs with libnbd need no module.
 fn kernel_nbd() -> Answer {
-    match std::path::Path::new("/sys/block/nbd0").exists() {
+    match Path::new("/sys/block/nbd0").exists() {
         true => Answer::ok("the kernel module nbd is loaded"),
         false => Answer::limited(
             "the kernel module nbd is not loaded",
