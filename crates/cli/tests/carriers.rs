@@ -9,6 +9,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use support::relay::Relay;
 use support::{Scratch, Service, children, noise, outboard, wait_until};
 
@@ -38,7 +39,14 @@ fn carrier(language: &str, scratch: &Scratch) -> Option<String> {
         }
         _ => format!("{tool} {}", sdk.join("examples").join(file).display()),
     };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Below the ports that the kernel gives to connections: no other one takes it meanwhile.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let candidates = std::iter::repeat_with(|| {
+        let number = std::process::id().wrapping_mul(97) + NEXT.fetch_add(1, Ordering::Relaxed);
+        10_000 + (number % 9000) as u16
+    });
+    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    let port = candidates.take(9000).find(is_free).unwrap();
     Some(format!("exec:exec {program} 127.0.0.1 {port}"))
 }
 

@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 /// The example in C, built once. `None`: there is no compiler, and the test is skipped.
@@ -33,9 +34,15 @@ pub(crate) fn carrier() -> Option<PathBuf> {
     BUILT.get_or_init(build).clone()
 }
 
-/// A port that was free a moment ago.
+/// A free port, below those that the kernel gives to connections: no other one takes it meanwhile.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let candidates = std::iter::repeat_with(|| {
+        let number = std::process::id().wrapping_mul(97) + NEXT.fetch_add(1, Ordering::Relaxed);
+        20_000 + (number % 12_000) as u16
+    });
+    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    candidates.take(12_000).find(is_free).expect("one of them is free")
 }
 
 fn begin(command: &str, end: End) -> OwnedFd {
@@ -51,7 +58,7 @@ fn partner(socket: OwnedFd, sealed: Option<&SealKeys>, given: &[(&str, &str)]) -
 
 /// Returns both ends of a connection that two processes of `program` make.
 pub(crate) fn partners(program: &Path, sealed: bool, given: &[(&str, &str)]) -> [Box<dyn Partner>; 2] {
-    let command = format!("exec {} localhost {}", program.display(), free_port());
+    let command = format!("exec {} 127.0.0.1 {}", program.display(), free_port());
     let mut keys = keys().into_iter();
     [End::Accepted, End::Dialled].map(|end| {
         let keys = keys.next().filter(|_| sealed);
@@ -93,7 +100,7 @@ const RELIABLE: &[(&str, &str)] = &[("reliable", "true"), ("ordered", "true")];
 fn records_of_all_sizes_cross_two_programs() {
     let Some(program) = carrier() else { return };
     for sealed in [false, true] {
-        let [mut here, mut there] = partners(&program, sealed, &[]);
+        let [mut here, mut there] = partners(&program, sealed, &[("patience", "1h")]);
         for (number, bytes) in [0, 1, 1000, 70_000, 3 << 20, 5].into_iter().enumerate() {
             let sent = record(4, number as u64, &pattern(bytes, 9));
             push(here.as_mut(), sent.clone());
@@ -118,7 +125,7 @@ fn records_of_all_sizes_cross_two_programs() {
 #[test]
 fn a_connection_ends_after_the_records_before_its_end() {
     let Some(program) = carrier() else { return };
-    let [mut here, mut there] = partners(&program, true, &[]);
+    let [mut here, mut there] = partners(&program, true, &[("patience", "1h")]);
     push(here.as_mut(), record(1, 0, b"last"));
     let begun = Instant::now();
     while !matches!(here.ctl(FlowKey::DEFAULT, Ctl::Finish), Ok(CtlReply::Done)) {
