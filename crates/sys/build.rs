@@ -11,6 +11,24 @@ fn main() {
                 "the feature `media` needs the headers of libvpx (Debian: apt install libvpx-dev): {error}"
             );
         }
-        println!("cargo:rustc-link-lib=vpx");
+        // The static library where there is one: the number of the shared one differs from one release of Debian to the next, and
+        // the same program runs on all of them.
+        match static_library("libvpx.a") {
+            Some(directory) => {
+                println!("cargo:rustc-link-search=native={}", directory.display());
+                println!("cargo:rustc-link-lib=static:-bundle=vpx");
+            }
+            None => println!("cargo:rustc-link-lib=vpx"),
+        }
     }
+}
+
+/// Returns the directory in which the C compiler finds this library.
+#[cfg(feature = "media")]
+fn static_library(name: &str) -> Option<std::path::PathBuf> {
+    let mut compiler = cc::Build::new().get_compiler().to_command();
+    let output = compiler.arg(format!("-print-file-name={name}")).output().ok()?;
+    let path = std::path::PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    // Without the library the compiler answers with the name alone.
+    path.is_absolute().then(|| path.parent().map(Into::into)).flatten()
 }
