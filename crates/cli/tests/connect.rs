@@ -268,8 +268,10 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
 }
 
 /// Classes that need a kernel device, a screen, a daemon or a client; `crates/devices`, `disk.rs` and `tests/vm` test them.
-const TESTED_ELSEWHERE: [&str; 14] =
-    ["evdev", "uinput", "hid", "spnav", "midi", "audio", "tty", "block", "nbd", "v4l2", "x11", "window", "rfb", "fb"];
+const TESTED_ELSEWHERE: [&str; 14] = [
+    "evdev", "uinput", "hid", "spnav", "midi", "audio", "tty", "block", "nbd", "v4l2", "x11", "window",
+    "rfb", "fb",
+];
 
 #[test]
 fn every_source_of_bytes_connects_to_every_sink_of_its_format() {
