@@ -23,6 +23,7 @@ mod links;
 mod load;
 mod longfat;
 mod measure;
+mod mouse;
 mod multiplex;
 mod ours;
 mod pairs;
@@ -150,6 +151,8 @@ enum Experiment {
     Pairs(pairs::PairsSetting),
     /// Random pipelines of pairs between two hosts over a bad network
     Compose(compose::ComposeSetting),
+    /// Sections 6.4 and 6.7 with a 3D mouse through spacenavd, as a user has it (needs root)
+    Mouse(mouse::MouseSetting),
     /// Figure 4.5: two devices with drifting clocks at one sink
     Skew(skew::SkewSetting),
     /// Speech over lossy networks: PESQ, ViSQOL and segmental SNR of `buffer(play)` and `opus`, beside silence for a loss
@@ -207,6 +210,7 @@ impl Experiment {
             Experiment::Escape(_) => true,
             Experiment::Jitter(_)
             | Experiment::Multiplex(_)
+            | Experiment::Mouse(_)
             | Experiment::Skew(_)
             | Experiment::Sound(_)
             | Experiment::Auto(_)
@@ -290,6 +294,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::SoakShm(setting) => soak::run(setting)?,
         Experiment::Pairs(setting) => pairs::run(setting)?,
         Experiment::Compose(setting) => compose::run(setting)?,
+        Experiment::Mouse(setting) => mouse::measure(setting)?,
         Experiment::Skew(setting) => skew::run(setting)?,
         Experiment::Sound(setting) => sound::run(setting)?,
         Experiment::Auto(setting) => auto::run(setting)?,

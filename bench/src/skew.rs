@@ -53,19 +53,19 @@ const ORDER: &[(&str, &str)] = &[("align", "false"), ("apart", "true"), ("wait",
 
 static ROWS: [Row; 4] = [
     Row { name: "order of arrival", given: ORDER, compares_clocks: true, when: |passage| passage.came },
-    Row { name: "synchronize(align=false)", given: ORDER, compares_clocks: true, when: |passage| passage.left },
+    Row {
+        name: "synchronize(align=false)",
+        given: ORDER,
+        compares_clocks: true,
+        when: |passage| passage.left,
+    },
     Row {
         name: "synchronize, clocks not compared",
         given: ALIGN,
         compares_clocks: false,
         when: |passage| passage.left,
     },
-    Row {
-        name: "synchronize",
-        given: ALIGN,
-        compares_clocks: true,
-        when: |passage| passage.left,
-    },
+    Row { name: "synchronize", given: ALIGN, compares_clocks: true, when: |passage| passage.left },
 ];
 
 impl SkewSetting {

@@ -158,7 +158,7 @@ impl Random {
 fn number_blocks(socket: &str, seed: u64, rounds: u64, done: &AtomicU64) -> Vec<u64> {
     let (mut user, mut random) = (User::connect(socket), Random(seed));
     let mut written = vec![0u64; BLOCKS as usize];
-    let mut cookie = 0;
+    let mut cookie = 0u64;
     for round in 1..=rounds {
         // Each block has one request at a time, so its content is known.
         let mut asked: BTreeMap<u64, (Command, u64)> = BTreeMap::new();

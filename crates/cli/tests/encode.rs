@@ -80,10 +80,11 @@ mod with_codec {
             let psnr = psnr_db(sent, seen);
             assert!(psnr > PSNR_MIN_DB, "picture {number}: {psnr} dB");
         }
+        let pending = share.pending();
         let stages = share
             .seen
             .iter()
-            .chain(&share.pending())
+            .chain(&pending)
             .filter_map(|event| event["stats"]["outgoing"]["stages"].as_array().cloned())
             .next_back()
             .expect("statistics");
