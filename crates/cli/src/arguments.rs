@@ -423,7 +423,7 @@ pub(crate) struct Whatif {
     pub(crate) by: Vec<String>,
     /// Bytes of a message [default: 64KiB]
     #[arg(long, value_name = "SIZE", conflicts_with = "sample")]
-    pub(crate) size: Option<String>,
+    pub(crate) message_size: Option<String>,
     /// File whose content is the message [default: text that compresses to about a third]
     #[arg(long, value_name = "FILE")]
     pub(crate) sample: Option<PathBuf>,

@@ -9,7 +9,7 @@ use support::{command, outboard, terminate};
 #[test]
 fn work_that_is_left_out_makes_a_slow_pair_faster_on_one_host() {
     let mut words: Vec<_> =
-        "whatif --by inf --size 16KiB --seconds 0.2 --rounds 1 --json --via".split(' ').collect();
+        "whatif --by inf --message-size 16KiB --seconds 0.2 --rounds 1 --json --via".split(' ').collect();
     words.push("compress(level=15) | encrypt");
     let told = outboard(&words).done();
     let answer = told.json();
@@ -24,7 +24,7 @@ fn work_that_is_left_out_makes_a_slow_pair_faster_on_one_host() {
 #[test]
 fn the_other_host_makes_the_messages() {
     let mut other =
-        command(&["whatif", "--listen", "127.0.0.1:0", "--size", "2KiB", "--json"]).spawn().unwrap();
+        command(&["whatif", "--listen", "127.0.0.1:0", "--message-size", "2KiB", "--json"]).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let shown: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -35,7 +35,7 @@ fn the_other_host_makes_the_messages() {
     for part in ["messages of 2048 bytes", &host, "encrypt", "2x"] {
         assert!(told.text().contains(part), "{part}: {}", told.text());
     }
-    outboard(&[&words[..], &["--size", "1KiB"]].concat()).refused(2, &["--size", "--listen"]);
+    outboard(&[&words[..], &["--message-size", "1KiB"]].concat()).refused(2, &["--message-size", "--listen"]);
     terminate(&other);
     assert_eq!(other.wait().unwrap().code(), Some(0));
 }

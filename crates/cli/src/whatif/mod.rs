@@ -45,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const PIECE_BYTES: usize = 1024;
 
 static SIZE: OptionSpec =
-    local("--size", OptionKind::Size { min: 1, max: 16 << 20 }, "64KiB", "bytes of a message");
+    local("--message-size", OptionKind::Size { min: 1, max: 16 << 20 }, "64KiB", "bytes of a message");
 static SPEEDUP: OptionSpec =
     local("--by", OptionKind::Number { min: 1.0, max: f64::INFINITY }, "inf", "a speedup");
 
@@ -84,9 +84,9 @@ fn ask(words: &arguments::Whatif, stop: &Stop) -> Result<(), Failure> {
     speedups.sort_by(f64::total_cmp);
     let seconds =
         Duration::try_from_secs_f64(words.seconds).map_err(|error| usage(format!("--seconds: {error}")))?;
-    if words.host.is_some() && (words.size.is_some() || words.sample.is_some()) {
+    if words.host.is_some() && (words.message_size.is_some() || words.sample.is_some()) {
         return Err(usage(
-            "--size and --sample belong to the host with --listen, which makes the messages".into(),
+            "--message-size and --sample belong to the host with --listen, which makes the messages".into(),
         ));
     }
 
@@ -121,11 +121,11 @@ fn message(words: &arguments::Whatif) -> Result<Body, Failure> {
         })?;
         return Ok(Body::from(bytes));
     }
-    let size = words.size.as_deref().unwrap_or(SIZE.default);
+    let size = words.message_size.as_deref().unwrap_or(SIZE.default);
     let Value::Size(bytes) =
-        parse_value(&SIZE, size).map_err(|error| Failure::Usage(format!("--size: {}", error.problem)))?
+        parse_value(&SIZE, size).map_err(|error| Failure::Usage(format!("--message-size: {}", error.problem)))?
     else {
-        return Err(Failure::Usage(format!("--size: {size} is no size")));
+        return Err(Failure::Usage(format!("--message-size: {size} is no size")));
     };
     Ok(Body::from(text(bytes as usize)))
 }
