@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use testkit::partner::{Harness, conforms};
 use wire::formats::block::{ANSWER_BYTES, Answer, Command, Failure, FromDisk, Request, ToDisk};
 
@@ -32,7 +33,14 @@ impl DiskFile {
     }
 
     pub(crate) fn partner(&self) -> Box<dyn Partner> {
-        Block.partner(self.open(true).unwrap()).unwrap()
+        // A process that another test starts has all descriptors until its exec, and with them the lock of the last opening.
+        let busy = |opened: &Result<Opened, DeviceError>| matches!(opened, Err(DeviceError::Os { error, .. }) if error.kind() == std::io::ErrorKind::ResourceBusy);
+        let (mut opened, began) = (self.open(true), Instant::now());
+        while busy(&opened) && began.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+            opened = self.open(true);
+        }
+        Block.partner(opened.unwrap()).unwrap()
     }
 }
 
