@@ -1,8 +1,8 @@
 //! Listing of the devices that another host offers, once or continuously.
 
 use crate::control_link::ControlLink;
-use crate::dial::{Expected, Over, Patience, greet, is_here};
 use contract::ServiceError;
+use hosts::dial::{Expected, Over, Patience, greet, is_here};
 use hosts::place::{Confirm, Route, reach, record_place};
 use modules::now;
 use serde::Serialize;

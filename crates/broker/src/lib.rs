@@ -32,7 +32,7 @@
 //!    [`PeerSession::handle_silence`] informs the workers. Sinks of state and timely flows, and of reliable ones with a
 //!    state, put their partner into the neutral state.
 //! 4. *Hello.* The application host sends the session's token, the number of messages that it has received, and the
-//!    number of this attempt ([`dial::greet`]).
+//!    number of this attempt ([`hosts::dial::greet`]).
 //! 5. *Welcome.* [`DeviceHost::welcome`] finds the session, and [`Session::is_newer`] refuses a connection that is older
 //!    than the present one. [`Session::resume`] answers with the number of messages received by the device host, and
 //!    sends the messages that the application host lacks.
@@ -76,7 +76,6 @@ pub mod browse;
 pub mod change;
 pub mod console;
 pub mod control_link;
-pub mod dial;
 pub mod events;
 pub mod handover;
 pub mod join_socket;
@@ -85,7 +84,6 @@ pub mod local_socket;
 pub mod offers;
 pub mod peer_session;
 pub mod programs;
-pub mod quic_listener;
 mod rest;
 pub mod share;
 pub mod share_request;

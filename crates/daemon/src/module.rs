@@ -8,8 +8,8 @@ mod transport;
 
 use contract::{DeviceClass, FlowClass, FlowDirection, Role, ServiceError};
 use ends::Ends;
+use flow::nodes::{self, Claimant, Conflict};
 use flow::raw_path::Connection;
-use modules::nodes::{self, Claimant, Conflict};
 use modules::runner::{pipes, reject_options, run_pair};
 use modules::{ModuleEnd, ModuleRequest, Pipelines, registry};
 use sys::stop::Stop;

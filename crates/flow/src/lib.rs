@@ -7,6 +7,7 @@ pub mod driver;
 pub mod fair;
 pub mod feedback;
 mod neutral;
+pub mod nodes;
 pub mod pipeline_change;
 pub mod raw_path;
 pub mod recovery;

@@ -9,6 +9,7 @@
 //! | `Drained` | the sink has accepted all output and finished it | `Finished` |
 
 use crate::chain_runner::{ChainRunner, build_chain};
+use crate::nodes::{self, Claim, Claimant, Conflict};
 use crate::types::Wake;
 use contract::ServiceError;
 use contract::{
@@ -18,7 +19,6 @@ use contract::{
 };
 use modules::Pipelines;
 use modules::connector::Connector;
-use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::now;
 use modules::registry;
 use pipeline::DropCounts;

@@ -1,5 +1,7 @@
-//! Addresses of hosts: [`place`] reads a host as the user writes it and finds its addresses; [`discovery`] finds hosts on
-//! the local network.
+//! Addresses of hosts, and connections to them: [`place`] reads a host as the user writes it and finds its addresses;
+//! [`discovery`] finds hosts on the local network; [`dial`] connects and greets, and [`quic_listener`] accepts.
 
+pub mod dial;
 pub mod discovery;
 pub mod place;
+pub mod quic_listener;

@@ -4,7 +4,7 @@ use crate::joint::JointPort;
 use crate::origin::PartnerOrigin;
 use contract::ServiceError;
 use contract::{Description, DeviceSpec, Opened, Partner, Role};
-use modules::nodes::{self, Claim, Claimant, Conflict};
+use flow::nodes::{self, Claim, Claimant, Conflict};
 use modules::registry;
 use rustix::stdio::stdout;
 use rustix::termios::isatty;

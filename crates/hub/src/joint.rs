@@ -18,9 +18,9 @@ use contract::{
     Pushed, Readiness, Report, Shape, Shared, Site, Time,
 };
 use flow::chain_runner::make_link;
+use flow::nodes::Claim;
 use flow::raw_path::{RawPath, failed};
 use flow::types::Wake;
-use modules::nodes::Claim;
 use modules::now;
 use pipeline::DropCounts;
 use pipeline::{PairUse, Pipeline};

@@ -17,8 +17,8 @@ use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
     FlowTemplate, Format, Message, Opened, Partner, PartnerResult, Port, Pushed, Readiness, Role,
 };
+use flow::nodes::{self, Claim, Claimant, Conflict};
 use flow::types::{Wake, flush, forget};
-use modules::nodes::{self, Claim, Claimant, Conflict};
 use modules::registry;
 use pipeline::{NamedOutlet, Outlet, side_port};
 use std::any::Any;

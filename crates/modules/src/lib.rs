@@ -3,7 +3,6 @@
 mod clock;
 pub mod connector;
 pub mod isolation;
-pub mod nodes;
 mod pipelines;
 pub mod process;
 pub mod registry;

@@ -222,7 +222,7 @@ fn a_program_conforms() {
     for sealed in [false, true] {
         let program = program.clone();
         conforms(move || {
-            let options = [("outbox", "64"), ("patience", "1h")];
+            let options = [("outbox", "64"), ("patience", "3600s")];
             Two::of(crate::exec::tests::partners(&program, sealed, &options), true).with_peer_loop()
         });
     }

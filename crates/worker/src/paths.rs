@@ -357,20 +357,7 @@ impl<C: ControlChannel> Loop<C> {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));
             }
             Command::Resync { driver } => self.one(driver, |driver, notices| driver.handle_resync(notices)),
-            Command::Partner { driver, origin } => {
-                let mut result = Ok(());
-                if let Some(entry) = self.drivers.get_mut(&driver) {
-                    entry.driver.release_partner(&mut self.poller);
-                }
-                self.one(driver, |driver, notices| {
-                    result = make_partner(origin)
-                        .map_err(DriverError::Partner)
-                        .and_then(|partner| driver.handle_partner(partner, now, notices));
-                });
-                if let Err(error) = result {
-                    self.fail(driver, error);
-                }
-            }
+            Command::Partner { driver, origin } => self.replace_partner(driver, origin, now),
             Command::Say { driver, visitor, words } => {
                 let none = || Err("the device is gone".into());
                 let result = self
@@ -399,6 +386,22 @@ impl<C: ControlChannel> Loop<C> {
                 }
             }
             Command::Stop | Command::Leave => {}
+        }
+    }
+
+    /// The device is there again: its driver gets a new partner.
+    fn replace_partner(&mut self, driver: u32, origin: PartnerOrigin, now: Time) {
+        let mut result = Ok(());
+        if let Some(entry) = self.drivers.get_mut(&driver) {
+            entry.driver.release_partner(&mut self.poller);
+        }
+        self.one(driver, |driver, notices| {
+            result = make_partner(origin)
+                .map_err(DriverError::Partner)
+                .and_then(|partner| driver.handle_partner(partner, now, notices));
+        });
+        if let Err(error) = result {
+            self.fail(driver, error);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::{SavedSession, put_driver, read_driver, text};
 use contract::ServiceError;
-use modules::nodes;
+use flow::nodes;
 use modules::now;
 use trust::Known;
 use wire::{Reader, Writer};

@@ -2,9 +2,9 @@
 //! and the broker's thread keeps the session alive meanwhile.
 
 use super::{ApplicationHost, Opening};
-use crate::dial::Dialling;
 use crate::events::Event;
 use contract::{Description, Role, ServiceError};
+use hosts::dial::Dialling;
 use hub::application::{ApplicationChoice, ApplicationNode, make_node};
 use modules::now;
 use std::os::fd::AsFd;

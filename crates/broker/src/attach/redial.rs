@@ -4,9 +4,9 @@
 //! serving the console and can still be stopped.
 
 use super::{ApplicationHost, CONNECT_TIMEOUT};
-use crate::dial::{Expected, Over, Patience, greet};
 use contract::ServiceError;
 use contract::Time;
+use hosts::dial::{Expected, Over, Patience, greet};
 use modules::TransportPlan;
 use modules::now;
 use session::{Handshake, Welcomed};

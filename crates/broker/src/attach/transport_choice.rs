@@ -6,10 +6,10 @@
 use super::redial::Alternative;
 use super::ways::Ways;
 use super::{ApplicationHost, CONNECT_TIMEOUT};
-use crate::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
 use crate::events::Event;
 use contract::ServiceError;
 use contract::{End, Meeting, Time};
+use hosts::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
 use modules::TransportPlan;
 use modules::now;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Further connections of a link whose transport has several (`TransportClass::has_ways`): the worker requests them, because
 //! it cannot connect.
 
-use crate::dial::{Dialled, Dialling, Introduced};
 use contract::{Meeting, SealKeys, Time};
+use hosts::dial::{Dialled, Dialling, Introduced};
 use modules::TransportPlan;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

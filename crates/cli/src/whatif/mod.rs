@@ -122,8 +122,8 @@ fn message(words: &arguments::Whatif) -> Result<Body, Failure> {
         return Ok(Body::from(bytes));
     }
     let size = words.message_size.as_deref().unwrap_or(SIZE.default);
-    let Value::Size(bytes) =
-        parse_value(&SIZE, size).map_err(|error| Failure::Usage(format!("--message-size: {}", error.problem)))?
+    let Value::Size(bytes) = parse_value(&SIZE, size)
+        .map_err(|error| Failure::Usage(format!("--message-size: {}", error.problem)))?
     else {
         return Err(Failure::Usage(format!("--message-size: {size} is no size")));
     };

@@ -302,11 +302,15 @@ fn check_disk(seed: u64, rounds: u64) {
             }
         }
     }
+    check_file(seed, &file, &blocks);
+    println!("seed {seed}: {next} requests in {round} rounds, {kills} kills");
+}
+
+fn check_file(seed: u64, file: &DiskFile, blocks: &[Block]) {
     let bytes = std::fs::read(&file.0).unwrap();
     for (number, data) in bytes.chunks(BLOCK_BYTES as usize).enumerate() {
         check_block(seed, number as u64, data, [blocks[number].written; 2]);
     }
-    println!("seed {seed}: {next} requests in {round} rounds, {kills} kills");
 }
 
 fn check_block(seed: u64, block: u64, data: &[u8], is_one_of: [u64; 2]) {

@@ -100,7 +100,7 @@ const RELIABLE: &[(&str, &str)] = &[("reliable", "true"), ("ordered", "true")];
 fn records_of_all_sizes_cross_two_programs() {
     let Some(program) = carrier() else { return };
     for sealed in [false, true] {
-        let [mut here, mut there] = partners(&program, sealed, &[("patience", "1h")]);
+        let [mut here, mut there] = partners(&program, sealed, &[("patience", "3600s")]);
         for (number, bytes) in [0, 1, 1000, 70_000, 3 << 20, 5].into_iter().enumerate() {
             let sent = record(4, number as u64, &pattern(bytes, 9));
             push(here.as_mut(), sent.clone());
@@ -125,7 +125,7 @@ fn records_of_all_sizes_cross_two_programs() {
 #[test]
 fn a_connection_ends_after_the_records_before_its_end() {
     let Some(program) = carrier() else { return };
-    let [mut here, mut there] = partners(&program, true, &[("patience", "1h")]);
+    let [mut here, mut there] = partners(&program, true, &[("patience", "3600s")]);
     push(here.as_mut(), record(1, 0, b"last"));
     let begun = Instant::now();
     while !matches!(here.ctl(FlowKey::DEFAULT, Ctl::Finish), Ok(CtlReply::Done)) {

@@ -17,8 +17,8 @@
 //!
 //! [`DeviceClass::nodes`]: contract::DeviceClass::nodes
 
-use crate::registry;
 use contract::{Description, DeviceError, DeviceSpec, NodeName, Opened, Role};
+use modules::registry;
 use ring::digest::{SHA256, digest};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred};
