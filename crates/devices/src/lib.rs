@@ -4,6 +4,8 @@
 //! and checks use the table. To add a class, add a folder and a line to the table.
 
 pub mod address;
+// Without a sound library there is no sound thread, and nothing calls its half.
+#[cfg_attr(not(feature = "media"), allow(dead_code))]
 pub mod audio;
 mod bgrx;
 pub mod block;
