@@ -424,7 +424,7 @@ pub(crate) struct Whatif {
     /// Bytes of a message [default: 64KiB]
     #[arg(long, value_name = "SIZE", conflicts_with = "sample")]
     pub(crate) message_size: Option<String>,
-    /// File whose content is the message [default: text that compresses to about a third]
+    /// File whose content is the message [default: text, which compresses well]
     #[arg(long, value_name = "FILE")]
     pub(crate) sample: Option<PathBuf>,
     /// Transport

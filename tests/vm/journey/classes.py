@@ -77,6 +77,8 @@ elsewhere.said("(?s)(key.*line|puck)")
 Path(sys.argv[1]).write_text("begin\n")
 
 # The service shares.
+offered = lambda: subprocess.run(["outboard", "devices", SERVICE], capture_output=True, text=True).stdout
+until(lambda: all(name in offered() for name in ("pad", "piano", "cap", "board")), lambda: f"the service offers {offered()}")
 attached("pad", "--as", "hid")
 copy = copy_of(DualSense.NAME)
 raw = Raw(copy.hidraw, 64)

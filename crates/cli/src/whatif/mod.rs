@@ -41,8 +41,6 @@ const MESSAGES_MIN: u64 = 32;
 /// The longest wait for these messages.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
-/// Messages of the default content repeat a text of this many bytes, which no compressor knows.
-const PIECE_BYTES: usize = 1024;
 
 static SIZE: OptionSpec =
     local("--message-size", OptionKind::Size { min: 1, max: 16 << 20 }, "64KiB", "bytes of a message");
@@ -110,7 +108,7 @@ fn ask(words: &arguments::Whatif, stop: &Stop) -> Result<(), Failure> {
     if words.json.json { print_json(&answer) } else { print(&answer.text()) }
 }
 
-/// Returns the message: a file, or text that compresses to about a third.
+/// Returns the message: a file, or text, which compresses well.
 fn message(words: &arguments::Whatif) -> Result<Body, Failure> {
     if let Some(path) = &words.sample {
         let failed = |error| Failure::Failed(format!("--sample {}: {error}", path.display()));
@@ -136,7 +134,7 @@ fn text(bytes: usize) -> Vec<u8> {
         "device ", "driver ", "host ", "network ", "module ", "message ", "time ", "delay ", "jitter ",
         "loss ", "rate ", "picture ", "sound ", "key ", "disk ", "port\n",
     ];
-    let mut text = Vec::with_capacity(bytes + PIECE_BYTES);
+    let mut text = Vec::with_capacity(bytes);
     let mut state = 1u64;
     while text.len() < bytes {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
