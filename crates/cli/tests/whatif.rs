@@ -56,6 +56,7 @@ fn work_that_cannot_be_left_out_is_refused_with_the_reason() {
         ("buffer(play)", ["`buffer`", "depend on each other"]),
         ("encrypt(isolate=true)", ["`encrypt`", "a process of its own"]),
         ("gray", ["--via", "`gray`"]),
+        ("compress(faster=1e-300)", ["`compress`", "at least 1"]),
     ] {
         outboard(&["whatif", "--via", via]).refused(2, &reasons);
     }

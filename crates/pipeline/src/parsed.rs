@@ -564,6 +564,10 @@ impl Checker<'_> {
             is_required: common.text("sandbox") == "required",
         });
         let speedup = Some(common.number("faster")).filter(|speedup| *speedup > 0.0);
+        // A peer may ask for it: a small part of one would make this host wait without end.
+        if speedup.is_some_and(|speedup| speedup < 1.0) {
+            return Err(wrong("`faster` is 0, or at least 1".into()));
+        }
         let slots = (!common.is_auto("slots")).then(|| common.integer("slots") as usize);
         let latency = (!common.is_auto("latency")).then(|| common.duration("latency"));
         Ok(CheckedOptions { options, running: Running { slots, latency }, isolation, speedup })

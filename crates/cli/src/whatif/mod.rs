@@ -22,6 +22,7 @@ use hub::{ApplicationChoice, HubPolicy};
 use modules::{Pipelines, registry, transport_plan};
 use pipeline::{Origin, Pipeline};
 use session::Limits;
+use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -220,10 +221,12 @@ impl Bench {
         };
         let every: Vec<usize> = (0..pairs.len()).filter(|at| pairs[*at].check_speedup().is_ok()).collect();
         let runs = rounds * (2 + combinations.len() * speedups.len());
-        let mut done = 0;
+        let (mut done, is_shown) = (0, std::io::stderr().is_terminal());
         let mut run = |places: &[usize], speedup: Option<f64>| {
             done += 1;
-            eprint!("\rrun {done} of {runs} ");
+            if is_shown {
+                eprint!("\r\x1b[Krun {done} of {runs} ");
+            }
             let speedups: Vec<_> =
                 (0..pairs.len()).map(|at| speedup.filter(|_| places.contains(&at))).collect();
             let with = pipeline.clone().with_speedups(&speedups);
@@ -241,7 +244,9 @@ impl Bench {
                 }
             }
         }
-        eprint!("\r\x1b[K");
+        if is_shown {
+            eprint!("\r\x1b[K");
+        }
         Ok(measured)
     }
 

@@ -83,7 +83,7 @@ impl Player {
                 if since < PAUSE_FRAMES {
                     self.margin = (self.margin + message).min(MARGIN_FRAMES_MAX.max(message));
                 }
-                // What came before is old.
+                // Earlier quanta are old.
                 self.read = written.wrapping_sub((count + self.margin).min(fill));
                 (self.state, self.low, self.window_left) = (State::Playing, u64::MAX, WINDOW_FRAMES);
                 self.play(frames, written);
