@@ -18,11 +18,19 @@ pub(super) struct ApplicationPartner {
     layout: Layout,
     pictures: u64,
     unusable: u64,
+    /// Told once.
+    note: Option<String>,
 }
 
 impl ApplicationPartner {
     pub(super) fn new(name: String, file: OwnedFd, layout: Layout) -> FlowPartner<Self> {
-        let partner = ApplicationPartner { name, file, layout, pictures: 0, unusable: 0 };
+        let note = layout.has_console.then(|| {
+            format!(
+                "{name}: the kernel's text console and its cursor draw on it, too; to take them off, as root: echo 0 | \
+                 tee /sys/class/vtconsole/vtcon1/bind"
+            )
+        });
+        let partner = ApplicationPartner { name, file, layout, pictures: 0, unusable: 0, note };
         FlowPartner::new(partner, None, Some(Format::Video))
     }
 
@@ -103,5 +111,9 @@ impl Endpoint for ApplicationPartner {
 
     fn readiness(&self, _direction: Direction) -> Readiness<'_> {
         Readiness::now()
+    }
+
+    fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 }

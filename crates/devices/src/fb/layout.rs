@@ -12,6 +12,9 @@ use wire::{Reader, Writer};
 /// The kernel's descriptions of framebuffers.
 pub(super) const GRAPHICS: &str = "/sys/class/graphics";
 
+/// The kernel's drivers of its text console, each with its name and whether it draws.
+const CONSOLES: &str = "/sys/class/vtconsole";
+
 /// Bytes of the fields of a dump's header.
 const XWD_BYTES: usize = 100;
 const XWD_VERSION: u32 = 7;
@@ -49,6 +52,19 @@ pub(super) struct Layout {
     /// The size and the stride.
     pub(super) geometry: Geometry,
     pub(super) order: Order,
+    /// The kernel's text console draws here, too.
+    pub(super) has_console: bool,
+}
+
+/// Returns true if the kernel's text console draws on framebuffers.
+fn has_console() -> bool {
+    let drivers = std::fs::read_dir(CONSOLES).into_iter().flatten().flatten();
+    let read = |driver: &std::fs::DirEntry, file| {
+        std::fs::read_to_string(driver.path().join(file)).unwrap_or_default()
+    };
+    drivers
+        .into_iter()
+        .any(|driver| read(&driver, "name").contains("frame buffer") && read(&driver, "bind").trim() == "1")
 }
 
 impl Layout {
@@ -83,7 +99,8 @@ impl Layout {
             .parse()
             .map_err(|_| format!("its stride is `{}`, which is no number", text.trim()))?;
         let offset = u64::from(screen.y) * u64::from(stride) + u64::from(screen.x) * PIXEL_BYTES as u64;
-        Self::new(offset, (screen.width, screen.height), stride, order)
+        let layout = Self::new(offset, (screen.width, screen.height), stride, order)?;
+        Ok(Layout { has_console: has_console(), ..layout })
     }
 
     fn from_dump(file: BorrowedFd<'_>) -> Result<Layout, String> {
@@ -123,15 +140,16 @@ impl Layout {
     fn new(offset: u64, (width, height): (u32, u32), stride: u32, order: Order) -> Result<Layout, String> {
         let geometry =
             Geometry::new(PixelFormat::Bgrx32, width, height).and_then(|tight| tight.with_stride(stride));
-        Ok(Layout { offset, geometry: geometry.map_err(|error| error.to_string())?, order })
+        let geometry = geometry.map_err(|error| error.to_string())?;
+        Ok(Layout { offset, geometry, order, has_console: false })
     }
 
     /// Encodes the layout, for the worker.
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        let Layout { offset, geometry, order } = self;
+        let Layout { offset, geometry, order, has_console } = self;
         writer.u64(*offset).u32(geometry.width()).u32(geometry.height()).u32(geometry.stride());
-        writer.u8((*order == Order::RedFirst).into());
+        writer.u8((*order == Order::RedFirst).into()).u8((*has_console).into());
         writer.finish()
     }
 
@@ -141,10 +159,12 @@ impl Layout {
         let mut field = || -> Result<_, wire::WireError> {
             let (offset, width) = (reader.u64("offset")?, reader.u32("width")?);
             let (height, stride, order) = (reader.u32("height")?, reader.u32("stride")?, reader.u8("order")?);
+            let has_console = reader.u8("console")? != 0;
             reader.end("layout")?;
-            Ok((offset, (width, height), stride, order))
+            Ok((offset, (width, height), stride, order, has_console))
         };
-        let (offset, size, stride, order) = field().map_err(|error| error.to_string())?;
-        Self::new(offset, size, stride, if order == 0 { Order::BlueFirst } else { Order::RedFirst })
+        let (offset, size, stride, order, has_console) = field().map_err(|error| error.to_string())?;
+        let order = if order == 0 { Order::BlueFirst } else { Order::RedFirst };
+        Ok(Layout { has_console, ..Self::new(offset, size, stride, order)? })
     }
 }
