@@ -81,7 +81,11 @@ fn module_frame() -> impl Strategy<Value = ModuleFrame> {
                 choices,
                 problem
             })),
-        (11u8..).prop_map(ModuleFrame::Unknown),
+        Just(ModuleFrame::Neutral),
+        Just(ModuleFrame::Snapshot),
+        text(256).prop_map(ModuleFrame::Absent),
+        Just(ModuleFrame::Present),
+        (15u8..).prop_map(ModuleFrame::Unknown),
     ]
 }
 
@@ -373,7 +377,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..12, body in vec(any::<u8>(), 0..80)) {
+    fn any_bytes_are_a_module_frame_or_refused(kind in 0u8..16, body in vec(any::<u8>(), 0..80)) {
         if let Ok(frame) = ModuleFrame::parse(kind, &body)
             && !matches!(frame, ModuleFrame::Unknown(_))
         {
