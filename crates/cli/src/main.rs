@@ -15,6 +15,7 @@ mod module;
 mod network_path;
 mod output;
 mod pair;
+mod partners;
 mod run;
 mod services;
 mod shell;

@@ -1,17 +1,14 @@
 //! The application of the demo: records each message and its arrival time.
 
 use super::mouse::{Motion, PERIOD, now};
-use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Partner, PartnerError,
-    PartnerResult, Pull, Pulled, Pushed, Readiness, Time,
-};
+use crate::partners::Receiver;
+use contract::{Message, Partner, PartnerError, Time};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of recorded arrivals: more than a minute.
 const ARRIVALS_MAX: usize = 4096;
-const FLOW: FlowKey = FlowKey(1);
 
 /// One received message.
 #[derive(Debug, Clone, Copy)]
@@ -94,61 +91,22 @@ impl Notes {
     }
 }
 
-/// The partner at the end of a flow.
-#[derive(Debug)]
-pub(super) struct Application {
-    notes: Notes,
-}
-
-impl Application {
-    pub(super) fn new(notes: &Notes) -> Application {
-        Application { notes: notes.clone() }
-    }
-}
-
-impl Partner for Application {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
-        match template.direction {
-            Direction::In => Ok(FLOW),
-            Direction::Out => Err(PartnerError::Unsupported("a flow out of the application")),
-        }
-    }
-
-    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
-        Ok(())
-    }
-
-    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+/// Returns the partner at the end of a flow.
+pub(super) fn application(notes: &Notes) -> Box<dyn Partner> {
+    let notes = notes.clone();
+    Box::new(Receiver(move |message: Message| {
         let at = now();
         let Some(motion) = Motion::parse(&message.body.clone().into_bytes()) else {
             return Err((PartnerError::Message("not a motion message".into()), message));
         };
-        let mut record = self.notes.lock();
+        let mut record = notes.lock();
         record.messages += 1;
         if record.arrivals.len() == ARRIVALS_MAX {
             record.arrivals.pop_front();
         }
         record.arrivals.push_back(Arrival { motion, at });
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
-        Err(PartnerError::NoFlow(flow))
-    }
-
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        match operation {
-            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
-            _ => Err(PartnerError::Unsupported("this operation")),
-        }
-    }
-
-    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out => Readiness::never(),
-        }
-    }
+        Ok(())
+    }))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
 use crate::terminal::Terminal;
-use application::{Application, Figures, Notes};
+use application::{Figures, Notes, application};
 use broker::{
     ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, Event, ShareDevice, ShareRequest,
 };
@@ -102,7 +102,7 @@ impl Demo {
                 fallback: None,
                 targets: vec![AttachTarget {
                     name: name.into(),
-                    application: ApplicationChoice::Partner(Box::new(Application::new(&notes))),
+                    application: ApplicationChoice::Partner(application(&notes)),
                     pipelines,
                     expect: None,
                 }],

@@ -1,5 +1,6 @@
 //! The device of the demo: a simulated 3D mouse with 62.5 messages a second.
 
+use crate::partners::{FLOW, finished};
 use contract::{
     Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
     FlowTemplate, Format, Message, Next, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
@@ -16,7 +17,6 @@ pub(super) const AXES: [&str; 6] = ["x", "y", "z", "rx", "ry", "rz"];
 
 /// The only kind of message: the positions of the six axes.
 const KIND_AXES: u8 = 1;
-const FLOW: FlowKey = FlowKey(1);
 
 /// One message: `kind: u8`, `made: u64`, six axes of `i16`; little-endian. Both hosts of the demo have the same clock,
 /// so the application can compare `made` with its own time.
@@ -117,10 +117,7 @@ impl Partner for Mouse {
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        match operation {
-            Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
-            _ => Err(PartnerError::Unsupported("this operation")),
-        }
+        finished(operation)
     }
 
     fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
