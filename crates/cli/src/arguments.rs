@@ -415,7 +415,8 @@ pub(crate) struct Whatif {
     /// Pipeline to measure
     #[arg(long, value_name = "PIPELINE", required_unless_present = "listen", conflicts_with = "listen")]
     pub(crate) via: Option<String>,
-    /// Pairs that become faster; with `+`, those that do so together: encrypt,compress+encrypt [default: each, and all]
+    /// Pairs that become faster; with `+`, those that do so together: encrypt,compress+encrypt. A pair that is there twice has a
+    /// number: encrypt:2 [default: each, and all]
     #[arg(long, value_name = "PAIRS", value_delimiter = ',')]
     pub(crate) faster: Vec<String>,
     /// Speedups; `inf` leaves the work out

@@ -9,7 +9,7 @@ use support::{Ended, Scratch, terminate};
 
 /// Names in the schema that are parts of the others.
 const PARTS: &[&str] =
-    &["device-statistics", "event", "flow-statistics", "peer", "session", "stage", "store"];
+    &["device-statistics", "event", "flow-statistics", "peer", "processors", "session", "stage", "store"];
 /// Commands of services, and `control`, for which a camera is necessary.
 const ELSEWHERE: &[&str] = &["attach", "control", "pair", "run", "share"];
 

@@ -41,6 +41,22 @@ fn the_other_host_makes_the_messages() {
 }
 
 #[test]
+fn the_uses_of_a_pair_have_numbers_and_both_halves_processor_time() {
+    let via = "encrypt | encrypt(chacha20-poly1305)";
+    let words = ["whatif", "--via", via, "--by", "inf", "--seconds", "0.1", "--rounds", "1", "--json"];
+    let told = outboard(&[&words[..], &["--faster", "encrypt:2,encrypt:1+encrypt:2"]].concat()).done();
+    let answer = told.json();
+    assert_eq!(answer["rows"][0]["faster"], serde_json::json!(["encrypt:2"]));
+    assert_eq!(answer["rows"][1]["faster"], serde_json::json!(["encrypt:1", "encrypt:2"]));
+    for half in ["sender", "receiver"] {
+        let share = answer["processors"][half].as_f64().unwrap();
+        assert!(share > 0.0, "{half}: {answer}");
+    }
+    outboard(&["whatif", "--via", via, "--faster", "encrypt"])
+        .refused(2, &["--faster", "encrypt:1, encrypt:2"]);
+}
+
+#[test]
 fn hosts_with_keys_leave_no_work_out() {
     let (a, b) = paired();
     let (share, address) = a.shares("pattern:rate=10", &["--name", "sensor"]);

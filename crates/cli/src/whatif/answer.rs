@@ -21,9 +21,18 @@ pub(super) struct Answer {
     pub(super) message_bytes: usize,
     /// Throughput with all work done.
     pub(super) bytes_per_second: f64,
+    pub(super) processors: Processors,
     /// Throughput with all work left out for its own time, divided by the one above, minus 1.
     pub(super) method_error: f64,
     pub(super) rows: Vec<Row>,
+}
+
+/// The processor time of the threads that run both halves, in seconds a second.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Processors {
+    /// The half at the device; `None` on another host.
+    pub(super) sender: Option<f64>,
+    pub(super) receiver: f64,
 }
 
 /// The pairs that become faster together.
@@ -44,6 +53,7 @@ pub(super) struct Point {
     pub(super) bytes_per_second: f64,
     /// Divided by the throughput with all work done.
     pub(super) gain: f64,
+    pub(super) processors: Processors,
 }
 
 /// JSON has no infinity: `"inf"`.
@@ -134,9 +144,11 @@ impl Answer {
 mod tests {
     use super::*;
 
+    const BUSY: Processors = Processors { sender: Some(0.75), receiver: 1.0 };
+
     fn row(gains: [f64; 3]) -> Row {
         let points = [2.0, 4.0, f64::INFINITY].into_iter().zip(gains);
-        let point = |(speedup, gain)| Point { speedup, bytes_per_second: gain * 1e8, gain };
+        let point = |(speedup, gain)| Point { speedup, bytes_per_second: gain * 1e8, gain, processors: BUSY };
         Row::new(vec!["encrypt".into()], points.map(point).collect())
     }
 
@@ -155,6 +167,7 @@ mod tests {
             transport: "tcp".into(),
             message_bytes: 1000,
             bytes_per_second: 1e8,
+            processors: BUSY,
             method_error: -0.012,
             rows: vec![row([1.5, 1.98, 2.0])],
         };
@@ -165,5 +178,6 @@ mod tests {
         let json = serde_json::to_value(&answer).unwrap();
         assert_eq!(json["rows"][0]["points"][2]["speedup"], "inf");
         assert_eq!(json["rows"][0]["enough"], 4.0);
+        assert_eq!(json["rows"][0]["points"][0]["processors"]["sender"], 0.75);
     }
 }

@@ -1,5 +1,6 @@
 //! The device and the application of `outboard whatif`: the same message as often as the path takes it, and a count.
 
+use crate::partners::{FLOW, Receiver, finished};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
     FlowTemplate, Format, Message, Next, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
@@ -7,8 +8,6 @@ use contract::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-const FLOW: FlowKey = FlowKey(1);
 
 /// The description of the device for other hosts.
 pub(super) fn description() -> Description {
@@ -29,11 +28,12 @@ pub(super) fn description() -> Description {
 pub(super) struct Repeater {
     slot: PullSlot,
     message: Body,
+    count: Count,
 }
 
 impl Repeater {
-    pub(super) fn new(message: Body) -> Repeater {
-        Repeater { slot: PullSlot::default(), message }
+    pub(super) fn new(message: Body, count: Count) -> Repeater {
+        Repeater { slot: PullSlot::default(), message, count }
     }
 }
 
@@ -54,12 +54,15 @@ impl Partner for Repeater {
     }
 
     fn pull(&mut self, _flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
-        let message = Message::new(Time(sys::clock::boot_ns()), self.message.clone());
-        self.slot.answer(FLOW, request, || Ok(Next::Message(message)))
+        let Repeater { slot, message, count } = self;
+        slot.answer(FLOW, request, || {
+            count.add(message.len());
+            Ok(Next::Message(Message::new(Time(sys::clock::boot_ns()), message.clone())))
+        })
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        done(operation)
+        finished(operation)
     }
 
     fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
@@ -70,58 +73,29 @@ impl Partner for Repeater {
     }
 }
 
-/// The bytes and messages that an application has received so far.
+/// The messages and bytes at one end so far, and the processor time of its thread.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Count(Arc<[AtomicU64; 2]>);
+pub(super) struct Count(Arc<[AtomicU64; 3]>);
 
 impl Count {
-    /// Returns the number of messages and of their bytes.
-    pub(super) fn get(&self) -> [u64; 2] {
-        [0, 1].map(|at| self.0[at].load(Ordering::Relaxed))
-    }
-}
-
-/// The application.
-pub(super) struct Counter(pub(super) Count);
-
-impl Partner for Counter {
-    fn open(&mut self, template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
-        match template.direction {
-            Direction::In => Ok(FLOW),
-            Direction::Out => Err(PartnerError::Unsupported("a flow out of the application")),
-        }
+    /// Returns messages, bytes and nanoseconds of processor time.
+    pub(super) fn get(&self) -> [u64; 3] {
+        [0, 1, 2].map(|at| self.0[at].load(Ordering::Relaxed))
     }
 
-    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
-        Ok(())
-    }
-
-    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
-        let Counter(Count(counts)) = self;
+    fn add(&self, bytes: usize) {
+        let Count(counts) = self;
         counts[0].fetch_add(1, Ordering::Relaxed);
-        counts[1].fetch_add(message.body.len() as u64, Ordering::Relaxed);
-        Ok(Pushed::Taken)
-    }
-
-    fn pull(&mut self, flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
-        Err(PartnerError::NoFlow(flow))
-    }
-
-    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        done(operation)
-    }
-
-    fn readiness(&self, _flow: FlowKey, direction: Direction) -> Readiness<'_> {
-        match direction {
-            Direction::In => Readiness::now(),
-            Direction::Out => Readiness::never(),
-        }
+        counts[1].fetch_add(bytes as u64, Ordering::Relaxed);
+        // The thread of a new run begins at zero.
+        counts[2].store(sys::clock::thread_cpu_ns(), Ordering::Relaxed);
     }
 }
 
-fn done(operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-    match operation {
-        Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
-        _ => Err(PartnerError::Unsupported("this operation")),
-    }
+/// Returns the application.
+pub(super) fn counter(count: Count) -> Box<dyn Partner> {
+    Box::new(Receiver(move |message: Message| {
+        count.add(message.body.len());
+        Ok(())
+    }))
 }

@@ -10,13 +10,13 @@ mod ends;
 use crate::arguments;
 use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
-use answer::{Answer, Point, Row};
+use answer::{Answer, Point, Processors, Row};
 use broker::{
     ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, ShareDevice, ShareRequest,
     with_port,
 };
 use contract::{Body, Format, OptionKind, OptionSpec, Partner, ServiceError, Value, local, parse_value};
-use ends::{Count, Counter, Repeater};
+use ends::{Count, Repeater, counter};
 use hosts::place::listen_address;
 use hub::{ApplicationChoice, HubPolicy};
 use modules::{Pipelines, registry, transport_plan};
@@ -60,7 +60,7 @@ pub(crate) fn whatif(words: &arguments::Whatif) -> Result<(), Failure> {
 
 /// The other host of a measurement: shares the message until a signal.
 fn listen(words: &arguments::Whatif, address: &str, stop: &Stop) -> Result<(), Failure> {
-    let host = share(listen_address(address)?, message(words)?)?;
+    let host = share(listen_address(address)?, message(words)?, &Count::default())?;
     let command = format!("outboard whatif {}:{} --via PIPELINE", host_name(), host.address().port());
     match words.json.json {
         true => {
@@ -89,17 +89,17 @@ fn ask(words: &arguments::Whatif, stop: &Stop) -> Result<(), Failure> {
         ));
     }
 
-    let mut local = None;
+    let (mut local, mut sender) = (None, None);
     let (host, address) = match &words.host {
         Some(host) => (host.clone(), with_port(host)),
         None => {
-            let host = share(ANY_PORT, message(words)?)?;
+            let host = share(ANY_PORT, message(words)?, sender.insert(Count::default()))?;
             let address = host.address().to_string();
             local = Some(spawn(stop, |stop| host.run(stop, &mut |_| ()))?);
             ("this host".to_string(), address)
         }
     };
-    let bench = Bench { address, transport: words.transport.clone(), seconds, stop: stop.clone() };
+    let bench = Bench { address, transport: words.transport.clone(), seconds, sender, stop: stop.clone() };
     let measured = bench.all(&pipeline, &combinations, &speedups, words.rounds.max(1));
     stop.stop();
     if let Some(thread) = local {
@@ -158,10 +158,13 @@ fn speedup(text: &str) -> Result<f64, Failure> {
 fn combinations(pipeline: &Pipeline, named: &[String]) -> Result<Vec<Vec<usize>>, Failure> {
     let pairs = pipeline.pairs();
     if !named.is_empty() {
+        let all = labels(pipeline);
         let place = |name: &str| {
-            let found = pairs.iter().position(|used| used.pair.name() == name.trim());
-            let at = found
-                .ok_or_else(|| Failure::Usage(format!("--faster: there is no `{name}` in the pipeline")))?;
+            let found = all.iter().position(|label| label == name.trim());
+            let at = found.ok_or_else(|| {
+                let there = all.join(", ");
+                Failure::Usage(format!("--faster: there is no `{name}` in the pipeline, only {there}"))
+            })?;
             pairs[at].check_speedup().map_err(|problem| Failure::Usage(format!("--faster: {problem}")))?;
             Ok(at)
         };
@@ -179,22 +182,45 @@ fn combinations(pipeline: &Pipeline, named: &[String]) -> Result<Vec<Vec<usize>>
     Ok(all)
 }
 
+/// Returns a name for each pair of the pipeline. The uses of a pair that is there several times have numbers: `encrypt:2`.
+fn labels(pipeline: &Pipeline) -> Vec<String> {
+    let names: Vec<&str> = pipeline.pairs().iter().map(|used| used.pair.name()).collect();
+    let number = |at: usize| names[..=at].iter().filter(|name| **name == names[at]).count();
+    let is_single = |at: usize| names.iter().filter(|name| **name == names[at]).count() == 1;
+    let label = |at: usize| match is_single(at) {
+        true => names[at].into(),
+        false => format!("{}:{}", names[at], number(at)),
+    };
+    (0..names.len()).map(label).collect()
+}
+
 /// Both hosts, and how long each run takes.
 struct Bench {
     address: String,
     transport: String,
     seconds: Duration,
+    /// The counts of the device, if it is on this host.
+    sender: Option<Count>,
     stop: Stop,
 }
 
-/// The throughputs of all runs, in bytes a second.
+/// The figures of one run.
+struct Run {
+    message_bytes: usize,
+    bytes_per_second: f64,
+    processors: Processors,
+}
+
+/// A speedup with its runs.
+type Sped = (f64, Vec<Run>);
+
+/// All runs.
 struct Measured {
     names: Vec<String>,
-    message_bytes: usize,
-    as_it_is: Vec<f64>,
-    at_its_own_speed: Vec<f64>,
+    as_it_is: Vec<Run>,
+    at_its_own_speed: Vec<Run>,
     /// For each combination and speedup.
-    faster: Vec<(Vec<usize>, Vec<(f64, Vec<f64>)>)>,
+    faster: Vec<(Vec<usize>, Vec<Sped>)>,
 }
 
 impl Bench {
@@ -208,8 +234,7 @@ impl Bench {
     ) -> Result<Measured, Failure> {
         let pairs = pipeline.pairs();
         let mut measured = Measured {
-            names: pairs.iter().map(|used| used.pair.name().into()).collect(),
-            message_bytes: 0,
+            names: labels(pipeline),
             as_it_is: Vec::new(),
             at_its_own_speed: Vec::new(),
             faster: combinations
@@ -231,16 +256,14 @@ impl Bench {
                 (0..pairs.len()).map(|at| speedup.filter(|_| places.contains(&at))).collect();
             let with = pipeline.clone().with_speedups(&speedups);
             let with = with.map_err(|error| Failure::Usage(format!("--via: {error}")))?;
-            let (message_bytes, rate) = self.run(with)?;
-            measured.message_bytes = message_bytes;
-            Ok::<f64, Failure>(rate)
+            self.run(with)
         };
         for _ in 0..rounds {
             measured.as_it_is.push(run(&[], None)?);
             measured.at_its_own_speed.push(run(&every, Some(1.0))?);
             for (places, points) in &mut measured.faster {
-                for (speedup, rates) in points {
-                    rates.push(run(places, Some(*speedup))?);
+                for (speedup, runs) in points {
+                    runs.push(run(places, Some(*speedup))?);
                 }
             }
         }
@@ -250,8 +273,8 @@ impl Bench {
         Ok(measured)
     }
 
-    /// Measures one pipeline. Returns the bytes of a message, and the bytes a second at the application.
-    fn run(&self, pipeline: Pipeline) -> Result<(usize, f64), Failure> {
+    /// Measures one pipeline.
+    fn run(&self, pipeline: Pipeline) -> Result<Run, Failure> {
         let count = Count::default();
         let request = AttachRequest {
             peer: None,
@@ -260,7 +283,7 @@ impl Bench {
             fallback: None,
             targets: vec![AttachTarget {
                 name: DEVICE.into(),
-                application: ApplicationChoice::Partner(Box::new(Counter(count.clone()))),
+                application: ApplicationChoice::Partner(counter(count.clone())),
                 pipelines: Pipelines { via: Some(pipeline), ..Pipelines::default() },
                 expect: None,
             }],
@@ -273,12 +296,13 @@ impl Bench {
         let host = spawn(&stop, move |stop| ApplicationHost::start(request)?.run(stop, &mut |_| ()))?;
         // Waits for this time and this many messages.
         let wait = |time: Duration, messages: u64| {
-            let (began, before) = (Instant::now(), count.get());
+            let counts = || (count.get(), self.sender.as_ref().map(Count::get));
+            let (began, before) = (Instant::now(), counts());
             let is_over = || stop.is_requested() || self.stop.is_requested() || began.elapsed() > PATIENCE;
-            while (began.elapsed() < time || count.get()[0] < before[0] + messages) && !is_over() {
+            while (began.elapsed() < time || count.get()[0] < before.0[0] + messages) && !is_over() {
                 std::thread::sleep(LOOK);
             }
-            (before, count.get(), began.elapsed())
+            (before, counts(), began.elapsed())
         };
         wait(SETTLING, SETTLING_MESSAGES);
         let (before, after, took) = wait(self.seconds, MESSAGES_MIN);
@@ -287,22 +311,32 @@ impl Bench {
         if self.stop.is_requested() {
             return Err(Failure::Failed("stopped".into()));
         }
-        let [messages, bytes] = [0, 1].map(|at| after[at] - before[at]);
+        let [messages, bytes] = [0, 1].map(|at| after.0[at] - before.0[at]);
         if messages == 0 {
             return Err(Failure::Failed(format!("no message arrives from {}", self.address)));
         }
-        Ok(((bytes / messages) as usize, bytes as f64 / took.as_secs_f64()))
+        let seconds = took.as_secs_f64();
+        let share =
+            |[after, before]: [[u64; 3]; 2]| after[2].saturating_sub(before[2]) as f64 / 1e9 / seconds;
+        Ok(Run {
+            message_bytes: (bytes / messages) as usize,
+            bytes_per_second: bytes as f64 / seconds,
+            processors: Processors {
+                sender: after.1.zip(before.1).map(|(after, before)| share([after, before])),
+                receiver: share([after.0, before.0]),
+            },
+        })
     }
 }
 
 impl Measured {
     fn into_answer(self, pipeline: &str, host: String, transport: &str) -> Answer {
-        let as_it_is = median(&self.as_it_is);
+        let as_it_is = rate(&self.as_it_is);
         let rows = self.faster.iter().map(|(places, points)| {
             let names = places.iter().map(|at| self.names[*at].clone()).collect();
-            let point = |(speedup, rates): &(f64, Vec<f64>)| {
-                let bytes_per_second = median(rates);
-                Point { speedup: *speedup, bytes_per_second, gain: bytes_per_second / as_it_is }
+            let point = |(speedup, runs): &Sped| {
+                let (bytes_per_second, processors) = (rate(runs), processors(runs));
+                Point { speedup: *speedup, bytes_per_second, gain: bytes_per_second / as_it_is, processors }
             };
             Row::new(names, points.iter().map(point).collect())
         });
@@ -310,27 +344,43 @@ impl Measured {
             pipeline: pipeline.into(),
             host,
             transport: transport.into(),
-            message_bytes: self.message_bytes,
+            message_bytes: self.as_it_is.last().map_or(0, |run| run.message_bytes),
             bytes_per_second: as_it_is,
-            method_error: median(&self.at_its_own_speed) / as_it_is - 1.0,
+            processors: processors(&self.as_it_is),
+            method_error: rate(&self.at_its_own_speed) / as_it_is - 1.0,
             rows: rows.collect(),
         }
     }
 }
 
-fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
+fn rate(runs: &[Run]) -> f64 {
+    median(runs.iter().map(|run| run.bytes_per_second))
+}
+
+fn processors(runs: &[Run]) -> Processors {
+    let senders: Option<Vec<f64>> = runs.iter().map(|run| run.processors.sender).collect();
+    Processors {
+        sender: senders.map(|senders| median(senders.into_iter())),
+        receiver: median(runs.iter().map(|run| run.processors.receiver)),
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// Starts a device host that shares the message.
-fn share(listen: SocketAddr, message: Body) -> Result<DeviceHost, ServiceError> {
+/// Starts a device host that shares the message and counts it.
+fn share(listen: SocketAddr, message: Body, count: &Count) -> Result<DeviceHost, ServiceError> {
+    let count = count.clone();
     DeviceHost::start(ShareRequest {
         devices: vec![ShareDevice {
             device: DeviceChoice::Own(
                 ends::description(),
-                Arc::new(move || Ok(Box::new(Repeater::new(message.clone())) as Box<dyn Partner>)),
+                Arc::new(move || {
+                    Ok(Box::new(Repeater::new(message.clone(), count.clone())) as Box<dyn Partner>)
+                }),
             ),
             name: Some(DEVICE.into()),
             pipelines: Pipelines::default(),
