@@ -239,6 +239,20 @@ impl Recording {
     }
 }
 
+/// Cuts the link, then kills the worker of each host: the sound returns each time.
+#[track_caller]
+fn returns_after_faults(recording: &mut Recording, relay: &Relay, hosts: [&mut Service; 2]) {
+    relay.set_down(true);
+    recording.wait_for_silence();
+    relay.set_down(false);
+    recording.wait_for_sound();
+    for service in hosts {
+        kill_worker(service);
+        service.wait("worker");
+        recording.wait_for_sound();
+    }
+}
+
 fn kill_worker(service: &Service) {
     let [worker] = workers_of(&service.child)[..] else { panic!("not one worker") };
     kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
@@ -258,16 +272,7 @@ fn a_microphone_is_recorded_sample_by_sample_and_never_ends() {
     let _player = here.play("mic", "input");
     recording.wait_for_sound();
 
-    relay.set_down(true);
-    recording.wait_for_silence();
-    relay.set_down(false);
-    recording.wait_for_sound();
-    kill_worker(&share);
-    share.wait("worker");
-    recording.wait_for_sound();
-    kill_worker(&attach);
-    attach.wait("worker");
-    recording.wait_for_sound();
+    returns_after_faults(&mut recording, &relay, [&mut share, &mut attach]);
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
@@ -284,16 +289,7 @@ fn a_speaker_plays_sample_by_sample_and_the_player_never_notices() {
     let mut player = there.play("Remote", "playback");
     recording.wait_for_sound();
 
-    relay.set_down(true);
-    recording.wait_for_silence();
-    relay.set_down(false);
-    recording.wait_for_sound();
-    kill_worker(&share);
-    share.wait("worker");
-    recording.wait_for_sound();
-    kill_worker(&attach);
-    attach.wait("worker");
-    recording.wait_for_sound();
+    returns_after_faults(&mut recording, &relay, [&mut share, &mut attach]);
     assert!(player.0.try_wait().unwrap().is_none(), "the player ended");
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
