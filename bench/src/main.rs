@@ -220,7 +220,8 @@ impl Experiment {
             | Experiment::Attacks(_)
             | Experiment::Idle(_)
             | Experiment::Encode(_)
-            | Experiment::Viewer(_) => true,
+            | Experiment::Viewer(_)
+            | Experiment::Block(_) => true,
             _ => false,
         }
     }

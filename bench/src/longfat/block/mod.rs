@@ -1,0 +1,271 @@
+//! The disk of an unmodified server over long networks: the sessions that Outboard finds, beside fixed numbers of sessions, one client
+//! of libnbd with as many connections, and one connection with bbr ("Improving TCP Throughput for Cloud Applications" (2014), 2.6).
+//!
+//! The application reads the disk from the front, 10 MB at a time, and a part of it ahead, as a kernel does. fio reads and writes it.
+//! A second protocol is a row in `protocol.rs`.
+//!
+//! | study | figures of the thesis | file |
+//! |---|---|---|
+//! | goodput by rate, round trip and number of sessions; the number over time | 2.8 to 2.11 | `reading.rs` |
+//! | processor time of both ends, also for each bit | 2.12 to 2.15 | `reading.rs` |
+//! | requests on one host | none | `requests.rs` |
+
+mod fio;
+mod protocol;
+mod reading;
+mod report;
+mod requests;
+
+use super::{Network, with_hosts};
+use crate::programs::progress;
+use crate::reliability::hosts::{ADDRESS_A, Host, Hosts};
+use crate::setting::Failure;
+use clap::Args;
+use fio::{Done, Load};
+use protocol::{Disk, Protocol, Values, local};
+use reading::{DISK_BYTES, Figures, Reading, connect, serve};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Searching takes at most this share of a run; the rest is measured.
+const SEARCH_SHARE: f64 = 0.75;
+/// Points of the evolution in a search.
+const INTERVALS: u32 = 30;
+const LOOK: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(20);
+/// As many writes as reads, each as long as the longest request of table 2.1.
+const MIXED: Load = Load { rw: "randrw", block_bytes: 1 << 20, depth: 16 };
+
+/// The settings of `block`. The defaults are those of table 2.1.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct BlockSetting {
+    /// Protocol of the disk servers
+    #[arg(long, default_value = "nbd")]
+    protocol: String,
+    /// Seconds of each run with a fixed number; the second half counts
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Seconds of a run that finds the number; the last quarter counts
+    #[arg(long, default_value_t = 120.0)]
+    search_seconds: f64,
+    /// Rates of the link at the first round trip, Mbit/s
+    #[arg(long = "rate", value_delimiter = ',', default_values_t = [200, 400, 600, 800, 1000])]
+    rates_mbit: Vec<u32>,
+    /// The round trip for all rates, milliseconds
+    #[arg(long, default_value_t = 10)]
+    round_trip_ms: u32,
+    /// Further round trips, milliseconds, at the long rate
+    #[arg(long = "round-trip", value_delimiter = ',', default_values_t = [20, 40, 60, 80, 100])]
+    round_trips_ms: Vec<u32>,
+    /// The rate for the further round trips, Mbit/s
+    #[arg(long, default_value_t = 900)]
+    long_rate_mbit: u32,
+    /// Losses in each direction, per cent
+    #[arg(long = "loss", value_delimiter = ',', default_values_t = [0.0])]
+    losses_percent: Vec<f64>,
+    /// Packets in the queue in front of the link
+    #[arg(long, default_value_t = 5000)]
+    queue: u32,
+    /// Fixed numbers of sessions
+    #[arg(long = "sessions", value_delimiter = ',', default_values_t = [1, 2, 8, 32, 128])]
+    sessions: Vec<u32>,
+    /// Megabytes that the application reads ahead
+    #[arg(long, default_value_t = 128)]
+    read_ahead_mb: u64,
+    /// Congestion control of both hosts, but for the connection with bbr
+    #[arg(long, default_value = "reno")]
+    congestion: String,
+    /// The largest buffer of a TCP socket, bytes
+    #[arg(long, default_value_t = 512 << 10)]
+    socket_bytes: u32,
+    /// Seed of the losses
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw the pictures into this directory (SVG)
+    #[arg(long)]
+    svg: Option<PathBuf>,
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All figures on one network.
+struct Row {
+    network: Network,
+    /// For each fixed number: Outboard, and the program that copies.
+    fixed: Vec<(u32, Figures, Option<f64>)>,
+    bbr: Figures,
+    found: Figures,
+    /// Seconds, Mbit/s and sessions during the search.
+    evolution: Vec<[f64; 3]>,
+    /// Reads and writes with the number that is found, and by fio alone.
+    mixed: Done,
+    mixed_direct: Option<Done>,
+}
+
+impl Row {
+    /// Returns the best fixed number and its goodput.
+    fn best(&self) -> (u32, f64) {
+        let all = self.fixed.iter().map(|(sessions, figures, _)| (*sessions, figures.mbit));
+        all.fold((0, 0.0), |best, row| if row.1 > best.1 { row } else { best })
+    }
+
+    fn json(&self) -> Value {
+        let Network { rate_mbit, round_trip_ms, loss_percent, queue } = self.network;
+        let fixed = |(sessions, figures, copy): &(u32, Figures, Option<f64>)| json!({ "sessions": sessions, "ours": figures.json(), "copy_mbit": copy });
+        let fixed: Vec<Value> = self.fixed.iter().map(fixed).collect();
+        let (best_sessions, best_mbit) = self.best();
+        json!({ "rate_mbit": rate_mbit, "round_trip_ms": round_trip_ms, "loss_percent": loss_percent,
+                "queue_packets": queue, "fixed": fixed, "best_fixed_sessions": best_sessions,
+                "best_fixed_mbit": best_mbit, "bbr": self.bbr.json(), "found": self.found.json(),
+                "evolution": self.evolution, "mixed_mbit": self.mixed.mbit,
+                "mixed_direct_mbit": self.mixed_direct.map(|done| done.mbit) })
+    }
+}
+
+/// Writes a setting of TCP for the new connections of a host.
+fn set_tcp(hosts: &Hosts, host: Host, name: &str, value: &str) -> Result<(), Failure> {
+    let (file, value) = (format!("/proc/sys/net/ipv4/{name}"), value.to_string());
+    hosts.lab.on(host.letter(), move || {
+        std::fs::write(&file, &value).map_err(|error| format!("{file}: {value}: {error}").into())
+    })
+}
+
+/// Sets the congestion control of new connections on the device host, which sends.
+fn set_congestion(hosts: &Hosts, name: &str) -> Result<(), Failure> {
+    set_tcp(hosts, Host::Device, "tcp_congestion_control", name)
+}
+
+/// Sets TCP on both hosts as table 2.1 does.
+fn set_hosts(hosts: &Hosts, setting: &BlockSetting) -> Result<(), Failure> {
+    // Least, first and largest (`tcp(7)`); the first ones are the kernel's.
+    let most = setting.socket_bytes;
+    for host in Host::BOTH {
+        set_tcp(hosts, host, "tcp_congestion_control", &setting.congestion)?;
+        set_tcp(hosts, host, "tcp_rmem", &format!("4096 {} {most}", most.min(131_072)))?;
+        set_tcp(hosts, host, "tcp_wmem", &format!("4096 {} {most}", most.min(16_384)))?;
+    }
+    Ok(())
+}
+
+/// Returns the goodput of a program that copies the whole disk over this number of connections, from its start to its end.
+fn copy_mbit(
+    hosts: &Hosts,
+    protocol: &Protocol,
+    network: Network,
+    (sessions, seconds): (u32, f64),
+) -> Result<Option<f64>, Failure> {
+    let Some((words, package)) = protocol.copy else { return Ok(None) };
+    // As much as a full link carries in this time.
+    let bytes = (f64::from(network.rate_mbit) * 1e6 / 8.0 * seconds) as u64 / 4096 * 4096;
+    let sessions = sessions.to_string();
+    let values = Values { host: ADDRESS_A, disk: Disk::Pattern, size_bytes: bytes, sessions: &sessions };
+    let _server = serve(hosts, protocol, Host::Device, values)?;
+    let words = protocol.words(words, values);
+    let mut copy = hosts.lab.program(Host::Application.letter(), &words[0]);
+    let begun = Instant::now();
+    // A path that it does not fill must not hold up everything.
+    let most = Duration::from_secs_f64(seconds * 20.0);
+    let started = copy.args(&words[1..]).spawn();
+    let mut copy = Running(started.map_err(|error| format!("{}: {error}; install {package}", words[0]))?);
+    loop {
+        match copy.0.try_wait()? {
+            Some(status) if status.success() => break,
+            Some(status) => return Err(format!("{} exited ({status})", words[0]).into()),
+            None if begun.elapsed() > most => return Ok(Some(0.0)),
+            None => thread::sleep(LOOK),
+        }
+    }
+    Ok(Some(bytes as f64 * 8.0 / 1e6 / begun.elapsed().as_secs_f64()))
+}
+
+/// Reads and writes with fio over the link: through Outboard, and alone.
+fn mixed(
+    hosts: &Hosts,
+    protocol: &Protocol,
+    setting: &BlockSetting,
+) -> Result<(Done, Option<Done>), Failure> {
+    let values = Values { host: ADDRESS_A, disk: Disk::Null, size_bytes: DISK_BYTES, sessions: "auto" };
+    let _server = serve(hosts, protocol, Host::Device, values)?;
+    let search = setting.search_seconds;
+    let times = [SEARCH_SHARE, 1.0 - SEARCH_SHARE].map(|share| Duration::from_secs_f64(search * share));
+    let ours = {
+        let (_connect, socket) = connect(hosts, protocol, values)?;
+        fio::run(hosts, &local(&socket), MIXED, times)?
+    };
+    let half = Duration::from_secs_f64(setting.seconds / 2.0);
+    let alone = |address| fio::run(hosts, &protocol.fill(address, values), MIXED, [half; 2]);
+    Ok((ours, protocol.fio.map(alone).transpose()?))
+}
+
+fn measure(
+    hosts: &Hosts,
+    protocol: &Protocol,
+    setting: &BlockSetting,
+    network: Network,
+) -> Result<Row, Failure> {
+    network.set(hosts)?;
+    set_hosts(hosts, setting)?;
+    progress(&format!("block: {network}"));
+    let half = Duration::from_secs_f64(setting.seconds / 2.0);
+    let start = |sessions: &str| Reading::start(hosts, protocol, setting.read_ahead_mb * 1_000_000, sessions);
+    let second_half = |reading: Reading| {
+        thread::sleep(half);
+        reading.figures(half)
+    };
+    let mut fixed = Vec::new();
+    for &sessions in &setting.sessions {
+        let figures = start(&sessions.to_string()).map(second_half)?;
+        let copy = copy_mbit(hosts, protocol, network, (sessions, setting.seconds))?;
+        fixed.push((sessions, figures, copy));
+    }
+    set_congestion(hosts, "bbr")?;
+    let bbr = start("1").map(second_half);
+    set_congestion(hosts, &setting.congestion)?;
+    let bbr = bbr?;
+    let reading = start("auto")?;
+    let search = setting.search_seconds;
+    let evolution = reading.evolution(Duration::from_secs_f64(search * SEARCH_SHARE), INTERVALS);
+    let found = reading.figures(Duration::from_secs_f64(search * (1.0 - SEARCH_SHARE)));
+    drop(reading);
+    let (mixed, mixed_direct) = mixed(hosts, protocol, setting)?;
+    Ok(Row { network, fixed, bbr, found, evolution, mixed, mixed_direct })
+}
+
+/// Runs `block`.
+pub(crate) fn run(setting: &BlockSetting) -> Result<Value, Failure> {
+    let protocol = Protocol::named(&setting.protocol)?;
+    let by_rate = setting.rates_mbit.iter().map(|rate| (*rate, setting.round_trip_ms));
+    let by_round_trip = setting.round_trips_ms.iter().map(|ms| (setting.long_rate_mbit, *ms));
+    let paths: Vec<(u32, u32)> = by_rate.chain(by_round_trip).collect();
+    let (rows, (requests, requests_json)) = with_hosts("block", setting.seed, |hosts| {
+        let mut rows = Vec::new();
+        for &loss_percent in &setting.losses_percent {
+            for &(rate_mbit, round_trip_ms) in &paths {
+                let network = Network { rate_mbit, round_trip_ms, loss_percent, queue: setting.queue };
+                rows.push(measure(hosts, protocol, setting, network)?);
+            }
+        }
+        progress("block: requests on one host");
+        Ok((rows, requests::study(hosts, setting)?))
+    })?;
+    print!("{}", report::text(setting, protocol, &rows, &requests));
+    if let Some(directory) = &setting.svg {
+        report::draw(setting, &rows, directory)?;
+    }
+    let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+    Ok(json!({ "experiment": "block", "protocol": setting.protocol, "seconds": setting.seconds,
+               "search_seconds": setting.search_seconds, "read_ahead_mb": setting.read_ahead_mb,
+               "congestion": setting.congestion, "socket_bytes": setting.socket_bytes, "seed": setting.seed,
+               "rows": rows, "requests": requests_json }))
+}
