@@ -122,7 +122,7 @@ struct Heard {
 /// Sends `speech` through a pipeline over a network that loses packets.
 fn send(speech: &[f32], text: &str, loss: &Loss, seed: u64) -> Result<Heard, Failure> {
     let pairs = modules::registry::pairs();
-    let pipeline = Pipeline::parse(text, &pairs, Origin::Peer)?;
+    let pipeline = Pipeline::parse(text, pairs, Origin::Peer)?;
     let mut source =
         Chain::source(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
     let mut sink = Chain::sink(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
