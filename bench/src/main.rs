@@ -42,6 +42,7 @@ mod sound;
 mod trace_cost;
 mod tunnels;
 mod viewer;
+mod vose;
 
 use chapter6::ChapterSetting;
 use clap::{Parser, Subcommand};
@@ -103,6 +104,8 @@ enum Experiment {
     VideoSingle(ChapterSetting),
     /// Section 6.9.2: time of a frame on a single machine, 1 to 10 slots of shared memory
     Batching(ChapterSetting),
+    /// The value of faster parts: predictions of `outboard whatif` beside the truth (clocks other than 1 need root)
+    Vose(vose::VoseSetting),
     /// A VNC viewer over a thin network: response to keys and clicks, beside TigerVNC's server
     Viewer(viewer::ViewerSetting),
     /// A camera over thin and lossy links, beside ffmpeg with the same codec (needs root)
@@ -185,6 +188,9 @@ enum Helper {
     /// The bare senders of `load`
     #[command(hide = true)]
     LoadSenders(load::SendersSetting),
+    /// The times of pairs for `vose`
+    #[command(hide = true)]
+    PairTimes(vose::PairTimesSetting),
     /// One process of a bare chain of `links`
     #[command(hide = true)]
     LinksRelay(links::Relay),
@@ -221,7 +227,8 @@ impl Experiment {
             | Experiment::Idle(_)
             | Experiment::Encode(_)
             | Experiment::Viewer(_)
-            | Experiment::Block(_) => true,
+            | Experiment::Block(_)
+            | Experiment::Vose(_) => true,
             _ => false,
         }
     }
@@ -272,6 +279,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::VideoSingle(setting) => chapter6::run(setting, chapter6::video_single)?,
         Experiment::Batching(setting) => chapter6::run(setting, chapter6::batching)?,
         Experiment::Viewer(setting) => viewer::run(setting)?,
+        Experiment::Vose(setting) => vose::run(setting)?,
         Experiment::Encode(setting) => encode::run(setting)?,
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
@@ -315,6 +323,7 @@ fn help(helper: &Helper) -> Result<(), Failure> {
         Helper::Attacker(setting) => attacks::run_attacker(setting)?,
         Helper::Sleeper(setting) => reliability::sleep(setting)?,
         Helper::LoadSenders(setting) => load::send(setting)?,
+        Helper::PairTimes(setting) => vose::print_pair_times(setting)?,
         Helper::LinksRelay(relay) => links::relay(relay)?,
         Helper::JitterSource(setting) => chapter6::jitter_source(setting)?,
         Helper::JitterSink(setting) => chapter6::jitter_sink(setting)?,
