@@ -5,22 +5,17 @@
 //! ```
 //!
 //! The kernel remembers which transfers are pending, so the adapter must not forget them when a worker is killed. It is therefore
-//! a thread of the broker. The worker has one end of a socket pair, with one message a packet:
+//! a thread of the broker. The worker has one end of a socket pair (`uplink`).
 //!
-//! | direction | packet |
-//! |---|---|
-//! | adapter → worker | creation time: u64, a message of the format `serial` |
-//! | worker → adapter | a message of the format `serial`, or [`SNAPSHOT`] |
-//!
-//! Nothing waits without a bound: transfers in wait at the kernel's request, transfers out until the worker takes their bytes, and
-//! beyond [`WAITING_MAX`] changes of lines and settings only the last state is kept. The thread exits when all copies of the worker's
-//! end are closed, or when the kernel removes the adapter.
+//! Nothing waits without a bound: transfers in wait at the kernel's request, transfers out until the worker takes their bytes. The
+//! thread exits when all copies of the worker's end are closed, or when the kernel removes the adapter.
 
-use super::chip::{Answer, Change, Chip};
+use super::chip::{Answer, Chip};
+use super::uplink::{self, Ended, SNAPSHOT, Uplink, WAITING_MAX};
 use super::usbip::{self, HEADER_BYTES, Request, STALL, TRANSFER_BYTES_MAX, Transfer, WAS_UNLINKED};
-use crate::serial::{Outputs, SerialMessage, Settings};
+use crate::serial::SerialMessage;
 use crate::stream::now;
-use contract::{Body, Time};
+use contract::Body;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::collections::VecDeque;
@@ -28,14 +23,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use sys::poller::Poller;
 
-/// Request of the worker: the state of the program.
-pub(super) const SNAPSHOT: u8 = 0xff;
-/// The most bytes of the line in a packet.
-pub(super) const PIECE_BYTES: usize = 4096;
-/// The most bytes of a packet.
-pub(super) const PACKET_BYTES_MAX: usize = PIECE_BYTES + 64;
-/// Messages that wait for the worker.
-const WAITING_MAX: usize = 256;
 /// Bytes to the kernel that wait for the socket. Each transfer in brings one reply at most, so more would be an error.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Number of the endpoint of received bytes.
@@ -51,10 +38,6 @@ pub(super) fn start(serial_number: String) -> io::Result<(OwnedFd, OwnedFd)> {
     std::thread::Builder::new().name("adapter".into()).spawn(move || adapter.run(poller))?;
     Ok((kernel, worker))
 }
-
-/// A connection ended.
-#[derive(Debug)]
-struct Ended;
 
 /// The thread's state.
 #[derive(Debug)]
@@ -80,7 +63,7 @@ impl Adapter {
         self.write()?;
         poller.register(self.usb.as_fd(), true, !self.bus.output.is_empty());
         // A worker that does not read is not read either, so that its queue of replies has a bound.
-        poller.register(self.messages.as_fd(), self.bus.chip.has_room(), !self.bus.waiting.is_empty());
+        poller.register(self.messages.as_fd(), self.bus.chip.has_room(), self.bus.uplink.len() > 0);
         poller.wait(None).map_err(|_| Ended)?;
         self.read_usb()?;
         self.read_message()
@@ -95,12 +78,7 @@ impl Adapter {
                 Err(_) => return Err(Ended),
             }
         }
-        while let Some(packet) = self.bus.waiting.front() {
-            match send(&self.messages, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(_) => drop(self.bus.waiting.pop_front()),
-                Err(Errno::AGAIN | Errno::INTR) => break,
-                Err(_) => return Err(Ended),
-            }
+        while self.bus.uplink.write(&self.messages)? {
             self.bus.advance();
         }
         Ok(())
@@ -118,19 +96,11 @@ impl Adapter {
     }
 
     fn read_message(&mut self) -> Result<(), Ended> {
-        let mut packet = [0; PACKET_BYTES_MAX];
         // The end of the connection shows without room, too.
-        let has_room = self.bus.chip.has_room();
-        let peek = if has_room { RecvFlags::empty() } else { RecvFlags::PEEK };
-        match recv(&self.messages, &mut packet[..], RecvFlags::DONTWAIT | peek) {
-            Ok((0, _)) => Err(Ended),
-            Ok((count, _)) if has_room => {
-                self.bus.handle_message(&packet[..count]);
-                Ok(())
-            }
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(_) => Err(Ended),
+        if let Some(packet) = uplink::read(&self.messages, self.bus.chip.has_room())? {
+            self.bus.handle_message(&packet);
         }
+        Ok(())
     }
 }
 
@@ -142,14 +112,10 @@ pub(super) struct Bus {
     reads: VecDeque<(u32, usize)>,
     /// Transfers of bytes to send that the worker has no room for.
     writes: VecDeque<Transfer>,
-    /// Packets to the worker.
-    waiting: VecDeque<Vec<u8>>,
+    /// Messages to the worker.
+    uplink: Uplink,
     /// Bytes to the kernel.
     output: Vec<u8>,
-    /// Changes were dropped, so the state has to follow.
-    is_stale: bool,
-    /// The last change of the program's lines.
-    changed_at: Option<Time>,
 }
 
 impl Bus {
@@ -158,13 +124,11 @@ impl Bus {
             chip: Chip::new(serial_number),
             reads: VecDeque::new(),
             writes: VecDeque::new(),
-            waiting: VecDeque::new(),
+            uplink: Uplink::default(),
             output: Vec::new(),
-            is_stale: false,
-            changed_at: None,
         };
         // The port's lines are off until a program opens the terminal.
-        bus.send_state();
+        bus.uplink.send_state(bus.chip.state(), now());
         bus
     }
 
@@ -196,7 +160,7 @@ impl Bus {
                     Answer::Stall => usbip::finish(sequence, STALL, 0, &mut self.output),
                 }
                 for change in changes {
-                    self.send_change(change);
+                    self.uplink.send_change(change, now());
                 }
             }
             (IN_ENDPOINT, true) if self.reads.len() < WAITING_MAX => self.reads.push_back((sequence, length)),
@@ -224,57 +188,22 @@ impl Bus {
             usbip::finish_in(sequence, &transfer, &mut self.output);
             self.reads.pop_front();
         }
-        while self.waiting.len() < WAITING_MAX
+        while self.uplink.has_room()
             && let Some(transfer) = self.writes.pop_front()
         {
-            for piece in transfer.data.chunks(PIECE_BYTES) {
-                self.send(SerialMessage::Data(Body::from(piece.to_vec())));
-            }
+            self.uplink.send_data(&transfer.data, now());
             usbip::finish(transfer.sequence, 0, transfer.length, &mut self.output);
         }
-        if self.is_stale && self.waiting.len() < WAITING_MAX / 2 {
-            self.send_state();
+        if self.uplink.wants_state() {
+            self.uplink.send_state(self.chip.state(), now());
         }
-        self.chip.is_idle = self.writes.is_empty() && self.waiting.is_empty();
-    }
-
-    fn send_change(&mut self, change: Change) {
-        if self.is_stale || self.waiting.len() >= WAITING_MAX {
-            self.is_stale = true;
-            return;
-        }
-        let now = now();
-        let message = match change {
-            Change::Settings(settings) => SerialMessage::Settings(settings),
-            Change::Outputs(lines) => {
-                let since = self.changed_at.replace(now).map(|last| now.since(last).as_micros());
-                let since_us =
-                    since.and_then(|since_us| since_us.try_into().ok()).unwrap_or(Outputs::UNRELATED);
-                SerialMessage::Outputs(Outputs { lines, since_us })
-            }
-        };
-        self.send(message);
-    }
-
-    /// Sends the state of the program.
-    fn send_state(&mut self) {
-        self.is_stale = false;
-        let (settings, lines) = self.chip.state();
-        if settings != Settings::default() {
-            self.send(SerialMessage::Settings(settings));
-        }
-        self.send(SerialMessage::Outputs(Outputs { lines, since_us: Outputs::UNRELATED }));
-    }
-
-    fn send(&mut self, message: SerialMessage) {
-        let created = now().0.to_le_bytes();
-        self.waiting.push_back([&created[..], &message.emit().into_bytes()].concat());
+        self.chip.is_idle = self.writes.is_empty() && self.uplink.len() == 0;
     }
 
     /// Handles a packet of the worker, which may have been compromised.
     fn handle_message(&mut self, packet: &[u8]) {
         if packet == [SNAPSHOT] {
-            self.is_stale = true;
+            self.uplink.request_state();
             return;
         }
         match SerialMessage::parse(&Body::from(packet.to_vec())) {
@@ -307,7 +236,7 @@ pub mod fuzz {
                 return;
             }
         }
-        assert!(bus.waiting.len() < 2 * WAITING_MAX + bytes.len(), "more waits than was sent");
+        assert!(bus.uplink.len() < 2 * WAITING_MAX + bytes.len(), "more waits than was sent");
         let _ = bus.receive(&mut bytes.to_vec());
     }
 

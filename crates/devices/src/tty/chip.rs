@@ -1,6 +1,7 @@
 //! A simulated FTDI FT232BM: descriptors, control requests and the packets of received bytes, as the kernel's driver `ftdi_sio`
 //! expects them (`drivers/usb/serial/ftdi_sio.h`). No I/O.
 
+use super::uplink::Change;
 use crate::serial::{Fault, FlowControl, Inputs, OutputLines, Parity, Settings, Speed};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -76,13 +77,6 @@ pub(super) enum Answer {
     Done(Vec<u8>),
     /// Refused.
     Stall,
-}
-
-/// A change that the driver made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
-    Settings(Settings),
-    Outputs(OutputLines),
 }
 
 /// Received bytes with the same fault.

@@ -1,22 +1,32 @@
-//! `tty:NAME`: a serial port with its lines for unmodified programs. A simulated FTDI adapter on the kernel's virtual USB host
-//! controller, so that the kernel's own driver makes the terminal.
+//! `tty:NAME`: a serial port with its lines for unmodified programs. There are two ways to make the terminal. `vhci` is taken
+//! wherever the kernel has it.
+//!
+//! | way | the terminal |
+//! |---|---|
+//! | `vhci` | a simulated FTDI adapter on the kernel's virtual USB host controller; the kernel's own driver makes the terminal |
+//! | `cuse` | a character device in user space, which behaves as a terminal |
 //!
 //! | module | content |
 //! |---|---|
 //! | `vhci` | plugs an adapter in (broker) |
 //! | `adapter` | a thread of the broker that answers the kernel, whatever happens to the worker |
 //! | `chip`, `usbip` | the adapter's behaviour, the kernel's packets; no I/O |
+//! | `cuse` | the second way: its thread, behaviour and packets |
+//! | `uplink` | the messages between the thread of either way and the worker |
 //! | `terminal` | the worker's partner: passes messages between the flows and the thread |
 
 mod adapter;
 mod chip;
+mod cuse;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod uplink;
 mod usbip;
 mod vhci;
 
 pub use adapter::fuzz;
+pub use cuse::fuzz as fuzz_cuse;
 pub(crate) use vhci::own_serial_number;
 
 use crate::plain::{self, os};
@@ -27,12 +37,16 @@ use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, ModuleEntry, NodeName, Opened,
     Partner, Role,
 };
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use terminal::Terminal;
 
 /// The class `tty`, the application side of a serial port.
 #[derive(Debug)]
 pub struct Tty;
+
+/// Name of the class.
+const CLASS: &str = "tty";
 
 /// Longest name of an adapter.
 const NAME_BYTES_MAX: usize = 64;
@@ -73,11 +87,48 @@ fn own_link(spec: &DeviceSpec) -> Option<&Path> {
     is_own.then_some(Path::new(&spec.target))
 }
 
+/// Returns the link by which programs find the terminal.
+fn link(spec: &DeviceSpec, name: &str) -> PathBuf {
+    own_link(spec).map_or_else(|| udev_link(name), PathBuf::from)
+}
+
+/// Plugs a simulated adapter in. Returns its terminal, and the worker's end of its connection.
+fn plug_adapter(spec: &DeviceSpec, name: &str) -> Result<(PathBuf, OwnedFd), DeviceError> {
+    let (kernel, worker) =
+        adapter::start(name.into()).map_err(|error| os("starting a serial adapter".into(), error, None))?;
+    let terminal = vhci::plug(&kernel)?;
+    if let Some(path) = own_link(spec) {
+        let is_live = |_: &_, path: &Path| {
+            let target = std::fs::read_link(path).ok();
+            target.and_then(|target| own_serial_number(&target)).is_some_and(|number| number == name)
+        };
+        path_link::create(path, &terminal, CLASS, "/dev/ttyUSB", is_live)?;
+    }
+    Ok((terminal, worker))
+}
+
+/// Makes a character device in user space, and its link: udev makes none.
+fn make_terminal(spec: &DeviceSpec, name: &str) -> Result<(PathBuf, OwnedFd), DeviceError> {
+    let (terminal, worker) = cuse::plug(name)?;
+    let path = link(spec, name);
+    if path.starts_with(UDEV_LINKS) {
+        std::fs::create_dir_all(UDEV_LINKS)
+            .map_err(|error| os(format!("making {UDEV_LINKS}"), error, None))?;
+    }
+    let is_live = |_: &_, path: &Path| {
+        let target = std::fs::read_link(path).ok();
+        // Its own terminal is new, so an old link to it is a stale one.
+        target.is_some_and(|target| target != terminal && cuse::is_live(&target))
+    };
+    path_link::create(&path, &terminal, CLASS, cuse::TERMINALS, is_live)?;
+    Ok((terminal, worker))
+}
+
 impl DeviceClass for Tty {
     fn entry(&self) -> ModuleEntry {
         ModuleEntry {
-            name: "tty",
-            summary: "a serial port with its modem lines and breaks, as a USB adapter that programs open",
+            name: CLASS,
+            summary: "a serial port with its modem lines and breaks, as a terminal that programs open",
             doc: include_str!("doc.md"),
             options: &[],
         }
@@ -110,17 +161,11 @@ impl DeviceClass for Tty {
             return Err(wrong_side(self.name(), role));
         }
         let name = name(spec)?;
-        let (kernel, worker) = adapter::start(name.into())
-            .map_err(|error| os("starting a serial adapter".into(), error, None))?;
-        let terminal = vhci::plug(&kernel)?;
-        if let Some(path) = own_link(spec) {
-            let is_live = |_: &_, path: &Path| {
-                let target = std::fs::read_link(path).ok();
-                target.and_then(|target| own_serial_number(&target)).is_some_and(|number| number == name)
-            };
-            path_link::create(path, &terminal, self.name(), "/dev/ttyUSB", is_live)?;
-        }
-        let shown = own_link(spec).map_or_else(|| udev_link(name), PathBuf::from);
+        let (terminal, worker) = match vhci::is_present() {
+            true => plug_adapter(spec, name)?,
+            false => make_terminal(spec, name)?,
+        };
+        let shown = link(spec, name);
         let description = Description {
             class: self.name().into(),
             summary: format!("serial terminal {} ({})", shown.display(), terminal.display()),
@@ -133,10 +178,13 @@ impl DeviceClass for Tty {
 
     fn release(&self, opened: &Opened) {
         let terminal = String::from_utf8_lossy(&opened.description.properties).into_owned();
-        drop(own_link(&opened.spec).map(|path| PathLink { path: path.into(), target: terminal.into() }));
+        // The link of a terminal without udev's, too.
+        if let Ok(name) = name(&opened.spec) {
+            drop(PathLink { path: link(&opened.spec, name), target: terminal.into() });
+        }
     }
 
-    /// A thread of this process is the adapter.
+    /// A thread of this process is the adapter, or the terminal.
     fn can_hand_over(&self, _: Role) -> bool {
         false
     }

@@ -1,6 +1,6 @@
 //! The worker's end of an adapter: passes messages between the flows and the thread.
 
-use super::adapter::{PACKET_BYTES_MAX, PIECE_BYTES, SNAPSHOT};
+use super::uplink::{PACKET_BYTES_MAX, PIECE_BYTES, SNAPSHOT};
 use crate::flows::{Endpoint, FlowPartner};
 use crate::serial::{Inputs, SerialMessage};
 use contract::{

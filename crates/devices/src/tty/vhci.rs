@@ -35,6 +35,11 @@ fn ports() -> io::Result<Vec<Vec<String>>> {
     Ok(ports)
 }
 
+/// Returns true if the kernel has the controller.
+pub(super) fn is_present() -> bool {
+    Path::new(CONTROLLER).join("attach").exists()
+}
+
 /// Plugs the adapter behind `socket` in. Returns the path of its terminal.
 pub(super) fn plug(socket: &OwnedFd) -> Result<PathBuf, DeviceError> {
     let missing = |error| {
