@@ -85,7 +85,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         Check::new(
             "tty",
             "attach --as tty: serial ports with modem lines and breaks for programs here",
-            virtual_usb(),
+            terminals(),
         ),
         Check::new("clock", "creation times that include the time in suspend", clock()),
         Check::new("timer slack", "messages that leave on time", timer_slack()),
@@ -313,8 +313,9 @@ fn pty() -> Answer {
     }
 }
 
-/// A module that is not loaded is a choice: a process that can use the controller can plug in any USB device.
-fn virtual_usb() -> Answer {
+/// The way that `tty` takes on this host. A module that is not loaded is a choice: a process that can use the controller can plug
+/// in any USB device, and one that can use CUSE can make any character device.
+fn terminals() -> Answer {
     let attach = Path::new("/sys/devices/platform/vhci_hcd.0/attach");
     let denied =
         "attach as root, or as the packaged service, whose udev rule opens the file to the group `outboard`";
@@ -326,11 +327,22 @@ fn virtual_usb() -> Answer {
             "virtual adapters can be plugged in; ftdi_sio is not loaded, which udev does when one is plugged in",
             "sudo modprobe ftdi_sio on a host without udev",
         ),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Answer::limited(
-            "vhci_hcd is not loaded: only `pty`, without breaks and modem lines",
-            "sudo modprobe vhci-hcd; if the module is missing, install a kernel with CONFIG_USBIP_VHCI_HCD",
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => terminals_in_user_space(),
         Err(error) => Answer::limited(format!("{}: {error}", attach.display()), denied),
+    }
+}
+
+fn terminals_in_user_space() -> Answer {
+    match OpenOptions::new().read(true).write(true).open("/dev/cuse") {
+        Ok(_) => Answer::ok("vhci_hcd is not loaded: terminals are devices in user space (/dev/cuse)"),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Answer::limited(
+            format!("vhci_hcd is not loaded; /dev/cuse: {error}"),
+            "attach as root, or sudo modprobe vhci-hcd",
+        ),
+        Err(error) => Answer::limited(
+            format!("vhci_hcd and cuse are not loaded ({error}): only `pty`, without breaks and modem lines"),
+            "sudo modprobe vhci-hcd, or where that module is missing sudo modprobe cuse",
+        ),
     }
 }
 
