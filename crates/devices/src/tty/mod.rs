@@ -98,9 +98,12 @@ fn plug_adapter(spec: &DeviceSpec, name: &str) -> Result<(PathBuf, OwnedFd), Dev
         adapter::start(name.into()).map_err(|error| os("starting a serial adapter".into(), error, None))?;
     let terminal = vhci::plug(&kernel)?;
     if let Some(path) = own_link(spec) {
+        // A link to another adapter of ours is stale, since its own terminal is gone; one to a port of this host is its user's.
         let is_live = |_: &_, path: &Path| {
-            let target = std::fs::read_link(path).ok();
-            target.and_then(|target| own_serial_number(&target)).is_some_and(|number| number == name)
+            std::fs::read_link(path).is_ok_and(|target| {
+                target != terminal
+                    && own_serial_number(&target).map_or_else(|| target.exists(), |number| number == name)
+            })
         };
         path_link::create(path, &terminal, CLASS, "/dev/ttyUSB", is_live)?;
     }
