@@ -9,11 +9,13 @@ pub mod container;
 pub mod control;
 mod flow_control;
 pub mod formats;
+pub mod iscsi;
 pub mod module;
 pub mod nbd;
 pub mod pairing;
 pub mod preamble;
 pub mod record;
+pub mod scsi;
 pub mod ticket;
 pub mod word;
 
