@@ -93,7 +93,7 @@ impl Session for NbdSession {
         }
     }
 
-    fn handle_header(&mut self, header: &[u8]) -> Result<Option<Reply>, String> {
+    fn handle_header(&mut self, header: &[u8], _: &mut Body) -> Result<Option<Reply>, String> {
         let header = header.try_into().map_err(|_| "a reply of another length".to_string())?;
         let nbd::Reply { cookie, result } = nbd::Reply::parse(header)
             .map_err(|error| format!("the server violates the protocol: {error}"))?;
@@ -106,13 +106,13 @@ impl Session for NbdSession {
         }
     }
 
-    fn handle_data(&mut self, length: u32) -> Option<Reply> {
-        let (tag, left) = self.data.take()?;
+    fn handle_data(&mut self, length: u32, _: &mut Body) -> Result<Option<Reply>, String> {
+        let Some((tag, left)) = self.data.take() else { return Ok(None) };
         match left.saturating_sub(length) {
-            0 => Some(Reply { tag, result: Ok(()) }),
+            0 => Ok(Some(Reply { tag, result: Ok(()) })),
             left => {
                 self.data = Some((tag, left));
-                None
+                Ok(None)
             }
         }
     }

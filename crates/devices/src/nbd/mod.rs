@@ -36,6 +36,7 @@ use crate::block::properties::Properties;
 use crate::block::{describe, flows};
 use crate::local_socket;
 use crate::plain::{self, os};
+use crate::sessions::server::{SESSIONS, TIMEOUT};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Format, Kind, ModuleEntry, NodeName,
     Opened, OptionSpec, Partner, Role,
@@ -48,7 +49,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub struct Nbd;
 
-static OPTIONS: [OptionSpec; 2] = [device::SESSIONS, device::TIMEOUT];
+static OPTIONS: [OptionSpec; 2] = [SESSIONS, TIMEOUT];
 
 /// The name of the socket, if the user gives no path.
 const SOCKET: &str = "outboard-disk.sock";

@@ -47,6 +47,7 @@ impl Loss {
 /// A session and its socket.
 pub(super) struct Connection {
     pub(super) name: u64,
+    pub(super) slot: u32,
     pub(super) socket: OwnedFd,
     session: Box<dyn Session>,
     output: VecDeque<Bytes>,
@@ -59,10 +60,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(name: u64, socket: OwnedFd, session: Box<dyn Session>) -> Connection {
-        let (output, input) = (VecDeque::new(), BytesMut::new());
+    /// Creates a connection, with the first bytes of its session to send.
+    pub(super) fn new(name: u64, slot: u32, socket: OwnedFd, mut session: Box<dyn Session>) -> Connection {
+        let mut first = Body::new();
+        session.begin(&mut first);
+        let (output, input) = (first.shares().collect(), BytesMut::new());
         Connection {
             name,
+            slot,
             socket,
             session,
             output,
@@ -76,6 +81,16 @@ impl Connection {
     /// The socket has changed: it has room, or bytes.
     pub(super) fn handle_event(&mut self) {
         (self.may_send, self.may_receive) = (true, true);
+    }
+
+    /// Returns whether the session accepts orders.
+    pub(super) fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
+    /// Returns whether its opening ends the session that had the slot before.
+    pub(super) fn replaces_earlier(&self) -> bool {
+        self.session.replaces_earlier()
     }
 
     /// Returns whether a call would do something.
@@ -101,6 +116,9 @@ impl Connection {
 
     /// Sends as much as the socket accepts.
     pub(super) fn send(&mut self) -> Result<(), Loss> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
         while self.may_send && !self.output.is_empty() {
             let slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
                 self.output.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
@@ -111,6 +129,9 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.may_send = false,
                 Err(error) => return Err(Loss::of(&error)),
             }
+        }
+        if self.output.is_empty() {
+            self.session.handle_sent();
         }
         Ok(())
     }
@@ -149,8 +170,9 @@ impl Connection {
             match received {
                 Ok(0) => return Err(Loss::Closed("the server has closed the connection".into())),
                 Ok(_) if place > 0 => {
-                    let reply = self.session.handle_data(place as u32);
-                    self.handle(reply, schedule)?;
+                    let mut output = Body::new();
+                    let reply = self.session.handle_data(place as u32, &mut output);
+                    self.handle(reply, &output, schedule)?;
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.may_receive = false,
@@ -163,11 +185,12 @@ impl Connection {
     /// Handles the bytes that were read without a place of their own.
     fn take_input(&mut self, schedule: &mut Schedule) -> Result<(), Loss> {
         loop {
+            let mut output = Body::new();
             let reply = match self.session.expected() {
                 Expected::Header(length) if self.input.len() < length => return Ok(()),
                 Expected::Header(length) => {
                     let header = self.input.split_to(length);
-                    self.session.handle_header(&header).map_err(Loss::Refused)?
+                    self.session.handle_header(&header, &mut output)
                 }
                 Expected::Data { .. } if self.input.is_empty() => return Ok(()),
                 Expected::Data { tag, length } => {
@@ -175,15 +198,21 @@ impl Connection {
                     let count = self.input.len().min(length as usize);
                     room.extend_from_slice(&self.input[..count]);
                     self.input.advance(count);
-                    self.session.handle_data(count as u32)
+                    self.session.handle_data(count as u32, &mut output)
                 }
             };
-            self.handle(reply, schedule)?;
+            self.handle(reply, &output, schedule)?;
         }
     }
 
-    fn handle(&mut self, reply: Option<Reply>, schedule: &mut Schedule) -> Result<(), Loss> {
-        match reply {
+    fn handle(
+        &mut self,
+        reply: Result<Option<Reply>, String>,
+        output: &Body,
+        schedule: &mut Schedule,
+    ) -> Result<(), Loss> {
+        self.output.extend(output.shares());
+        match reply.map_err(Loss::Refused)? {
             None => Ok(()),
             // Another session, or a later one, can do it.
             Some(Reply { result: Err(Failure::Gone), .. }) => Err(Loss::Refused("the server ends".into())),

@@ -26,7 +26,7 @@ pub(crate) fn replies(session: Box<dyn Session>, bytes: &[u8]) {
         return;
     }
     schedule.open(1);
-    let mut connection = Connection::new(1, ours.into(), session);
+    let mut connection = Connection::new(1, 0, ours.into(), session);
     while let Some(assigned) = schedule.assign() {
         connection.submit(assigned);
     }

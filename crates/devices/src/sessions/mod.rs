@@ -6,29 +6,36 @@
 //! | [`Session`] | the protocol of one session: bytes from and to the server; sans-IO |
 //! | `schedule` | splits requests into chunks, assigns them to sessions, keeps their order; sans-IO |
 //! | `demand` | the number of sessions to have, and the next attempt to get one; sans-IO |
+//! | `server` | the address of the server, the connection to it, and the options |
 //! | `connection` | the socket of a session |
 //! | `partner` | the device partner: all of these together |
 //!
-//! The layer knows nothing of the protocol. A second protocol implements [`Session`], and makes its connections in its device
-//! class.
+//! The layer knows nothing of the protocol. A protocol implements [`Session`], and makes its connections in its device class:
+//! `crates/devices/src/nbd`, `crates/devices/src/iscsi`.
 //!
 //! # A session
 //!
 //! | state | event | next state |
 //! |---|---|---|
-//! | requested | the broker has connected and agreed with the server | open |
+//! | requested | the broker has connected to the server | opening |
+//! | opening | the server and the session agree ([`Session::is_open`]); for NBD the broker has done that | open |
+//! | opening | it takes longer than the option `timeout`, or the session is lost | none: the attempt has failed |
 //! | open | the search wants fewer, and it carries nothing | ended: its last bytes say so |
 //! | open | the server closes it, the network fails, or the server violates the protocol | lost |
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
 //! to the same blocks waits until the session is gone.
+//!
+//! Each session has a slot: the lowest number that no open session has. A protocol may name its sessions by their slots, so that the
+//! next session of a slot ends a lost one at the server ([`Session::replaces_earlier`]).
 
 mod connection;
 mod demand;
 pub(crate) mod fuzz;
 pub(crate) mod partner;
 mod schedule;
+pub(crate) mod server;
 #[cfg(test)]
 mod tests;
 
@@ -87,9 +94,24 @@ pub(crate) struct Reply {
     pub(crate) result: Result<(), Failure>,
 }
 
-/// The protocol of one session with a disk server, after the server has accepted it. Sans-IO.
+/// The protocol of one session with a disk server. Sans-IO.
 pub(crate) trait Session: Send {
-    /// Appends the bytes of an order to `output`; `data` are those of a write.
+    /// Appends the bytes with which the session begins.
+    fn begin(&mut self, output: &mut Body) {
+        let _ = output;
+    }
+
+    /// Returns whether the session accepts orders: the server has accepted it, and has the expected disk.
+    fn is_open(&self) -> bool {
+        true
+    }
+
+    /// Returns whether the server ends the session that had the same slot before, as soon as this one is open.
+    fn replaces_earlier(&self) -> bool {
+        false
+    }
+
+    /// Handles an order, and appends the bytes that are to be sent now to `output`; `data` are those of a write.
     fn submit(&mut self, order: &Order, data: Body, output: &mut Body);
 
     /// Appends the bytes that end the session in order.
@@ -98,9 +120,13 @@ pub(crate) trait Session: Send {
     /// Returns the bytes that it expects next.
     fn expected(&self) -> Expected;
 
-    /// Handles the header that it expects. An error says how the server violates the protocol.
-    fn handle_header(&mut self, header: &[u8]) -> Result<Option<Reply>, String>;
+    /// Handles the header that it expects, and appends the bytes that follow from it. An error says how the server violates the
+    /// protocol, or why the session ends.
+    fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, String>;
 
-    /// Handles that `length` bytes of the data that it expects have been stored.
-    fn handle_data(&mut self, length: u32) -> Option<Reply>;
+    /// Handles that `length` bytes of the data that it expects have been stored; otherwise as [`Session::handle_header`].
+    fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, String>;
+
+    /// Handles that all its bytes were sent.
+    fn handle_sent(&mut self) {}
 }

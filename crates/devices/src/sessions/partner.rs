@@ -10,7 +10,7 @@ use contract::{
     PullSlot, Readiness, RecoveryCtl, Time,
 };
 use rustix::net::{Shutdown, shutdown};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -37,13 +37,23 @@ pub(crate) struct Disk {
     pub(crate) geometry: Geometry,
     /// The number of sessions.
     pub(crate) count: SessionCount,
-    /// Starts the protocol on a connection that the server has accepted.
-    pub(crate) session: fn() -> Box<dyn Session>,
+    /// The longest time in which a connection becomes an open session.
+    pub(crate) timeout: Duration,
+    /// Starts the protocol on a connection. The argument is the slot of the session.
+    pub(crate) session: Box<dyn Fn(u32) -> Box<dyn Session> + Send>,
+}
+
+/// A session that the server has not accepted yet.
+struct Opening {
+    connection: Connection,
+    until: Time,
 }
 
 /// A session that is lost, and whose writes may still reach the disk.
 struct Lost {
     name: u64,
+    /// `None` for a session of an earlier process.
+    slot: Option<u32>,
     /// `None` once the server has closed it.
     socket: Option<OwnedFd>,
     until: Time,
@@ -54,7 +64,9 @@ pub(crate) struct DiskPartner {
     disk: Disk,
     schedule: Schedule,
     demand: Demand,
+    /// The open sessions.
     connections: Vec<Connection>,
+    opening: Vec<Opening>,
     lost: Vec<Lost>,
     set: PollSet,
     next_name: u64,
@@ -73,6 +85,7 @@ impl DiskPartner {
             demand: Demand::new(disk.count),
             disk,
             connections: Vec::new(),
+            opening: Vec::new(),
             lost: Vec::new(),
             set: PollSet::new()?,
             next_name: FIRST_NAME,
@@ -85,7 +98,7 @@ impl DiskPartner {
             rustix::io::ioctl_fionbio(&socket, true)?;
             let name = partner.take_name();
             partner.schedule.inherit(name);
-            partner.watch(name, socket)?;
+            partner.watch(name, None, socket)?;
         }
         partner.run_demand(now());
         Ok(FlowPartner::new(partner, Some(Format::Block), Some(Format::Block)))
@@ -96,23 +109,90 @@ impl DiskPartner {
         self.next_name - 1
     }
 
-    /// Adds a session.
+    /// Returns the slot for the next session: the lowest that has a lost session and no other one, else the lowest free one.
+    fn free_slot(&self) -> u32 {
+        let used: BTreeSet<u32> = self
+            .connections
+            .iter()
+            .chain(self.opening.iter().map(|one| &one.connection))
+            .map(|one| one.slot)
+            .collect();
+        let lost = self.lost.iter().filter_map(|lost| lost.slot).filter(|slot| !used.contains(slot)).min();
+        lost.unwrap_or_else(|| (0..).find(|slot| !used.contains(slot)).unwrap_or(0))
+    }
+
+    /// Begins a session.
     fn add(&mut self, socket: OwnedFd) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let name = self.take_name();
+        let (name, slot) = (self.take_name(), self.free_slot());
         self.set.add_changes(&socket, name)?;
-        self.connections.push(Connection::new(name, socket, (self.disk.session)()));
-        self.schedule.open(name);
+        let connection = Connection::new(name, slot, socket, (self.disk.session)(slot));
+        self.opening.push(Opening { connection, until: now().after(self.disk.timeout) });
+        self.open_ready(now());
         Ok(())
     }
 
+    /// Opens the sessions that the server has accepted.
+    fn open_ready(&mut self, now: Time) {
+        while let Some(index) = self.opening.iter().position(|one| one.connection.is_open()) {
+            let connection = self.opening.remove(index).connection;
+            if connection.replaces_earlier() {
+                self.handle_replaced(connection.slot, now);
+            }
+            self.schedule.open(connection.name);
+            self.connections.push(connection);
+            let progress = self.progress();
+            self.demand.handle_opened(progress, now);
+        }
+    }
+
+    /// Handles that the server has ended the lost sessions of a slot. It may still finish their writes.
+    fn handle_replaced(&mut self, slot: u32, now: Time) {
+        for lost in self.lost.iter_mut().filter(|lost| lost.slot == Some(slot)) {
+            lost.until = lost.until.min(now.after(LATE));
+        }
+    }
+
+    /// Advances the sessions that the server has not accepted yet.
+    fn run_opening(&mut self, now: Time) {
+        let mut index = 0;
+        while let Some(Opening { connection, until }) = self.opening.get_mut(index) {
+            let run = connection.receive(&mut self.schedule).and_then(|()| connection.send());
+            let problem = match run {
+                Ok(()) if *until > now => {
+                    index += 1;
+                    continue;
+                }
+                Ok(()) => format!("it does not answer for {:?}", self.disk.timeout),
+                Err(loss) => loss.reason().into(),
+            };
+            let connection = self.opening.remove(index).connection;
+            self.set.remove(&connection.socket);
+            let _ = shutdown(&connection.socket, Shutdown::Both);
+            self.handle_failed(&problem, now);
+        }
+        self.open_ready(now);
+    }
+
+    /// Handles an attempt that has failed.
+    fn handle_failed(&mut self, problem: &str, now: Time) {
+        let open = self.connections.len();
+        if self.demand.handle_failed(open as u32, now) {
+            let left = if open == 0 { "none is left".into() } else { format!("it continues with {open}") };
+            self.note(format!(
+                "no further session with {}: {problem}; {left}, and it tries again",
+                self.disk.name
+            ));
+        }
+    }
+
     /// Waits until the server has closed a lost session.
-    fn watch(&mut self, name: u64, socket: OwnedFd) -> io::Result<()> {
+    fn watch(&mut self, name: u64, slot: Option<u32>, socket: OwnedFd) -> io::Result<()> {
         // It fails for a connection that is closed already.
         let _ = shutdown(&socket, Shutdown::Write);
         self.set.add_changes(&socket, name)?;
         let until = now().after(LATE_UNKNOWN);
-        self.lost.push(Lost { name, socket: Some(socket), until });
+        self.lost.push(Lost { name, slot, socket: Some(socket), until });
         Ok(())
     }
 
@@ -130,6 +210,7 @@ impl DiskPartner {
         self.take_events()?;
         self.receive();
         let now = now();
+        self.run_opening(now);
         self.run_demand(now);
         self.end_late(now);
         self.send();
@@ -144,7 +225,10 @@ impl DiskPartner {
             let mut count = 0;
             for name in ready {
                 count += 1;
-                if let Some(connection) = self.connections.iter_mut().find(|one| one.name == name) {
+                let opening = self.opening.iter_mut().map(|one| &mut one.connection);
+                if let Some(connection) =
+                    self.connections.iter_mut().chain(opening).find(|one| one.name == name)
+                {
                     connection.handle_event();
                 } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.name == name) {
                     discard(lost, &self.set);
@@ -183,7 +267,7 @@ impl DiskPartner {
 
     /// Removes a session that is lost.
     fn lose(&mut self, index: usize, loss: &Loss) {
-        let Connection { name, socket, has_replied, .. } = self.connections.remove(index);
+        let Connection { name, slot, socket, has_replied, .. } = self.connections.remove(index);
         self.set.remove(&socket);
         self.losses += 1;
         if !has_replied {
@@ -194,15 +278,15 @@ impl DiskPartner {
             let _ = shutdown(&socket, Shutdown::Both);
             return;
         }
-        let now = now();
+        let (now, slot) = (now(), Some(slot));
         match loss {
             Loss::Closed(_) => {
                 let _ = shutdown(&socket, Shutdown::Both);
-                self.lost.push(Lost { name, socket: None, until: now.after(LATE) });
+                self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE) });
             }
-            Loss::Refused(_) if self.watch(name, socket).is_ok() => {}
+            Loss::Refused(_) if self.watch(name, slot, socket).is_ok() => {}
             Loss::Refused(_) | Loss::Failed(_) => {
-                self.lost.push(Lost { name, socket: None, until: now.after(LATE_UNKNOWN) });
+                self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE_UNKNOWN) });
             }
         }
     }
@@ -247,7 +331,8 @@ impl DiskPartner {
     }
 
     fn is_due(&self) -> bool {
-        self.schedule.has_answer() || self.connections.iter().any(Connection::is_due)
+        let opening = self.opening.iter().map(|one| &one.connection);
+        self.schedule.has_answer() || self.connections.iter().chain(opening).any(Connection::is_due)
     }
 }
 
@@ -342,7 +427,9 @@ impl Endpoint for DiskPartner {
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
         let waits = || {
             let lost = self.lost.iter().map(|lost| lost.until).min();
-            Readiness::descriptor(self.set.as_fd(), Interest::Read).or_at(self.demand.due()).or_at(lost)
+            let opening = self.opening.iter().map(|one| one.until).min();
+            let due = [self.demand.due(), lost, opening].into_iter().flatten().min();
+            Readiness::descriptor(self.set.as_fd(), Interest::Read).or_at(due)
         };
         match direction {
             Direction::In => Readiness { now: self.schedule.has_room() && !self.is_finishing, ..waits() },
@@ -357,22 +444,8 @@ impl Endpoint for DiskPartner {
     fn connected(&mut self, result: Result<OwnedFd, String>) -> PartnerResult {
         let now = now();
         let added = result.and_then(|socket| self.add(socket).map_err(|error| error.to_string()));
-        match added {
-            Ok(()) => {
-                let progress = self.progress();
-                self.demand.handle_opened(progress, now);
-            }
-            Err(problem) => {
-                let open = self.connections.len();
-                if self.demand.handle_failed(open as u32, now) {
-                    let left =
-                        if open == 0 { "none is left".into() } else { format!("it continues with {open}") };
-                    self.note(format!(
-                        "no further session with {}: {problem}; {left}, and it tries again",
-                        self.disk.name
-                    ));
-                }
-            }
+        if let Err(problem) = added {
+            self.handle_failed(&problem, now);
         }
         self.serve()
     }
@@ -384,7 +457,7 @@ impl Endpoint for DiskPartner {
 
 impl Drop for DiskPartner {
     fn drop(&mut self) {
-        for connection in self.connections.drain(..) {
+        for connection in self.connections.drain(..).chain(self.opening.drain(..).map(|one| one.connection)) {
             self.set.remove(&connection.socket);
             connection.end();
         }
