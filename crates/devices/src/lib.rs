@@ -17,6 +17,7 @@ pub mod fb;
 pub mod file;
 mod flows;
 pub mod hid;
+pub mod iscsi;
 mod local_socket;
 pub mod midi;
 pub mod mjpeg;
@@ -55,6 +56,7 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &tty::Tty,
     &block::Block,
     &nbd::Nbd,
+    &iscsi::Iscsi,
     &file::File,
     &stdio::Stdin,
     &stdio::Stdout,

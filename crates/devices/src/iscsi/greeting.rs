@@ -1,0 +1,161 @@
+//! The questions about a unit with which a session begins, one after the other. Sans-IO.
+//!
+//! | question | answer |
+//! |---|---|
+//! | ready? | again after each event of the past ("unit attention"), [`EVENTS_MAX`] times |
+//! | what is it? | a disk, or an error |
+//! | capacity | the number and the length of the blocks |
+//! | mode | read-only, force unit access; without an answer neither |
+//! | pages | whether it has the page of limits; without an answer no |
+//! | limits | the longest transfer |
+
+use crate::sessions::CHUNK_BYTES;
+use wire::formats::block::{Abilities, Geometry, PREFERRED_BYTES_MAX};
+use wire::scsi::{
+    self, CHECK_CONDITION, Capacity, Cdb, FACTS_BYTES_MAX, GOOD, Inquiry, Mode, Sense, SenseKey,
+};
+
+/// The most events of the past that a unit may report.
+const EVENTS_MAX: u32 = 32;
+/// The preferred length of a request, unless the blocks are longer: a page of memory.
+const PREFERRED_BYTES: u32 = 4096;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Question {
+    #[default]
+    Ready,
+    Inquiry,
+    Capacity,
+    Mode,
+    Pages,
+    Limits,
+}
+
+/// The progress of the questions.
+#[derive(Debug, Default)]
+pub(super) struct Greeting {
+    question: Question,
+    events: u32,
+    /// The data of the present answer.
+    data: Vec<u8>,
+    capacity: Option<Capacity>,
+    mode: Option<Mode>,
+}
+
+impl Greeting {
+    /// Returns the present question.
+    pub(super) fn command(&self) -> Cdb {
+        match self.question {
+            Question::Ready => scsi::test_unit_ready(),
+            Question::Inquiry => scsi::inquiry(),
+            Question::Capacity => scsi::capacity(),
+            Question::Mode => scsi::mode(),
+            Question::Pages => scsi::pages(),
+            Question::Limits => scsi::limits(),
+        }
+    }
+
+    /// Returns the most data of its answer.
+    pub(super) fn data_bytes_max(&self) -> u32 {
+        if self.question == Question::Ready { 0 } else { FACTS_BYTES_MAX.into() }
+    }
+
+    /// Handles data of the answer.
+    pub(super) fn handle_data(&mut self, offset: u32, data: &[u8]) -> Result<(), String> {
+        let end = self.data.len() + data.len();
+        if offset as usize != self.data.len() || end > self.data_bytes_max() as usize {
+            return Err(format!("the target sends {} bytes at {offset} in an answer", data.len()));
+        }
+        self.data.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Handles the end of the answer. Returns the facts about the disk after the last one.
+    pub(super) fn handle_end(
+        &mut self,
+        status: u8,
+        sense: Option<Sense>,
+    ) -> Result<Option<Geometry>, String> {
+        let data = std::mem::take(&mut self.data);
+        if status == CHECK_CONDITION && sense.is_some_and(|sense| sense.key == SenseKey::UnitAttention) {
+            self.events += 1;
+            return match self.events {
+                0..EVENTS_MAX => Ok(None),
+                _ => Err(format!("the unit reports {EVENTS_MAX} events and is not ready")),
+            };
+        }
+        let is_known = status == GOOD;
+        let refused = || {
+            let reason = sense.map_or_else(|| format!("status {status:02x}"), |sense| sense.to_string());
+            format!("the unit does not answer {:?}: {reason}", self.question)
+        };
+        let malformed = |error| format!("the target violates the protocol: {error}");
+        self.question = match self.question {
+            Question::Ready | Question::Inquiry | Question::Capacity if !is_known => return Err(refused()),
+            Question::Ready => Question::Inquiry,
+            Question::Inquiry => {
+                match Inquiry::parse(&data).map_err(malformed)? {
+                    Inquiry { exists: false, .. } => return Err("the target has no such unit (LUN)".into()),
+                    Inquiry { device_type: 0, .. } => {}
+                    Inquiry { device_type, .. } => {
+                        return Err(format!(
+                            "the unit is no disk: it has the SCSI device type {device_type}"
+                        ));
+                    }
+                }
+                Question::Capacity
+            }
+            Question::Capacity => {
+                self.capacity = Some(Capacity::parse(&data).map_err(malformed)?);
+                Question::Mode
+            }
+            Question::Mode => {
+                self.mode = if is_known { Some(Mode::parse(&data).map_err(malformed)?) } else { None };
+                Question::Pages
+            }
+            Question::Pages if is_known && scsi::has_limits(&data) => Question::Limits,
+            Question::Pages => return self.geometry(None).map(Some),
+            Question::Limits => {
+                let blocks = scsi::transfer_blocks_max(&data).filter(|_| is_known);
+                return self.geometry(blocks).map(Some);
+            }
+        };
+        Ok(None)
+    }
+
+    /// Returns the facts, or why this client cannot use the disk.
+    fn geometry(&self, transfer_blocks_max: Option<u32>) -> Result<Geometry, String> {
+        let Capacity { blocks, block_bytes, physical_exponent, is_protected } =
+            self.capacity.ok_or("the unit has no capacity")?;
+        if is_protected {
+            return Err(
+                "the disk is formatted with protection data, which this client does not support".into()
+            );
+        }
+        let transfer_bytes = u64::from(transfer_blocks_max.unwrap_or(u32::MAX)) * u64::from(block_bytes);
+        if transfer_bytes < u64::from(CHUNK_BYTES) {
+            return Err(format!(
+                "the unit takes {transfer_bytes} bytes at a time, and this client sends {CHUNK_BYTES}"
+            ));
+        }
+        let physical = block_bytes.checked_shl(physical_exponent.into()).unwrap_or(0);
+        let preferred_bytes = physical.clamp(PREFERRED_BYTES, PREFERRED_BYTES_MAX).max(block_bytes);
+        let size_bytes =
+            blocks.checked_mul(block_bytes.into()).ok_or("the disk is larger than 2^64 bytes")?;
+        let mode = self.mode.unwrap_or(Mode { is_read_only: false, can_force: false });
+        let abilities = Abilities {
+            read_only: mode.is_read_only,
+            flush: true,
+            force: mode.can_force,
+            trim: false,
+            zeroes: false,
+            // The cache belongs to the unit, so a flush in one session covers the writes of all.
+            many_connections: true,
+        };
+        let geometry = Geometry { size_bytes, block_bytes, preferred_bytes, abilities };
+        geometry
+            .check()
+            .map(|()| geometry)
+            .map_err(|error| format!("this client does not support the disk: {error}"))
+    }
+}
