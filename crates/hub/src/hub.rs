@@ -604,5 +604,10 @@ fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
         let template = FlowTemplate { direction, format: offer.format.clone(), class: offer.class };
         *key = Some(device.open(&template, &Attributes::default())?);
     }
+    // Its answers belong to one application. Without this error, that application would wait for ever.
+    if device.connections_wanted() > 0 {
+        let problem = "a device with several connections serves one host: share it without `--hub`";
+        return Err(PartnerError::Data(problem.into()));
+    }
     Ok(keys)
 }
