@@ -1,6 +1,7 @@
 //! Runs the real program: to its end, or as a service with an event stream.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod disk;
 pub(crate) mod display;
 pub(crate) mod driven;
 pub(crate) mod relay;

@@ -1,0 +1,293 @@
+//! The disk of an unmodified iSCSI target over several sessions, for unmodified clients: tgtd at one end, nbdcopy, nbdinfo and qemu-img
+//! at the other. `OUTBOARD_SCOPE=large` makes the checker send 10,000 requests while it kills sessions.
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+use support::disk::{BLOCK_BYTES, BLOCKS, Checker, Client, Connection, copy};
+use support::relay::Relay;
+use support::{Scratch, Service, outboard, wait_until, workers_of};
+use wire::formats::block::Command as Work;
+
+const DISK_BYTES: usize = 24 << 20;
+const TARGET: &str = "iqn.2026-11.test:disk";
+
+/// Returns whether the programs of these tests are installed.
+fn has_programs() -> bool {
+    testkit::skip::has_program("tgtd", "tgt") && testkit::skip::has_program("nbdcopy", "libnbd-bin")
+}
+
+/// A running tgtd with one target, which has a controller as its unit 0 and a file as its unit 1.
+struct Server {
+    child: Child,
+    port: u16,
+    /// The socket for tgtadm.
+    control: String,
+}
+
+impl Server {
+    fn start(scratch: &Scratch, file: &str) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        Server::start_at(scratch, port, file)
+    }
+
+    fn start_at(scratch: &Scratch, port: u16, file: &str) -> Server {
+        let control = scratch.path("tgt");
+        let child = Command::new("tgtd")
+            .args(["--foreground", "--control-port", "0", "--iscsi", &format!("portal=127.0.0.1:{port}")])
+            .env("TGT_IPC_SOCKET", &control)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server { child, port, control };
+        wait_until("tgtd runs", || server.run(&["--op", "show", "--mode", "sys"]).status.success());
+        server.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET]);
+        server.admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", file]);
+        server.admin(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"]);
+        server
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        Command::new("tgtadm")
+            .args(["--control-port", "0", "--lld", "iscsi"])
+            .args(words)
+            .env("TGT_IPC_SOCKET", &self.control)
+            .output()
+            .unwrap()
+    }
+
+    fn admin(&self, words: &[&str]) {
+        let done = self.run(words);
+        assert!(done.status.success(), "tgtadm {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The disk as a device.
+    fn disk(&self) -> String {
+        format!("iscsi://{}/{TARGET}/1", self.address())
+    }
+
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Makes the disk of a checker.
+fn small_disk(scratch: &Scratch) -> String {
+    let disk = scratch.path("disk");
+    std::fs::write(&disk, vec![0; BLOCKS * BLOCK_BYTES]).unwrap();
+    disk
+}
+
+#[test]
+fn a_copy_is_equal_over_any_number_of_sessions() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (disk, content) = scratch.noise("disk", DISK_BYTES);
+    let server = Server::start(&scratch, &disk);
+    for sessions in ["auto", "1", "5"] {
+        let connection = Connection::start(&scratch, &server.disk(), sessions);
+        let output = scratch.path("out");
+        copy(&connection.uri(), &output);
+        assert!(std::fs::read(&output).unwrap() == content, "sessions={sessions}: the copy differs");
+        if let Ok(number) = sessions.parse::<usize>() {
+            wait_until("the sessions", || connection.sessions(server.port) == number);
+        }
+        connection.stop().done();
+    }
+}
+
+#[test]
+fn a_copy_to_the_disk_is_equal() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (input, content) = scratch.noise("in", DISK_BYTES);
+    let disk = scratch.path("disk");
+    for sessions in ["3", "auto"] {
+        std::fs::write(&disk, vec![1; DISK_BYTES]).unwrap();
+        let server = Server::start(&scratch, &disk);
+        let connection = Connection::start(&scratch, &server.disk(), sessions);
+        copy(&input, &connection.uri());
+        drop(connection);
+        assert!(std::fs::read(&disk).unwrap() == content, "sessions={sessions}: the disk differs");
+    }
+}
+
+#[test]
+fn other_clients_read_and_write_the_disk() {
+    if !has_programs()
+        || !testkit::skip::has_program("qemu-img", "qemu-utils")
+        || !testkit::skip::has_program("nbdinfo", "libnbd-bin")
+    {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (disk, content) = scratch.noise("disk", 4 << 20);
+    let server = Server::start(&scratch, &disk);
+    let connection = Connection::start(&scratch, &server.disk(), "2");
+    let info = Command::new("nbdinfo").arg(connection.uri()).output().unwrap();
+    let text = String::from_utf8_lossy(&info.stdout);
+    for says in ["export-size: 4194304", "can_flush: true", "can_multi_conn: true", "is_read_only: false"] {
+        assert!(text.contains(says), "{says}: {text}");
+    }
+    let converted = scratch.path("converted");
+    let image = Command::new("qemu-img")
+        .args(["convert", "-f", "raw", "-O", "raw", &connection.uri(), &converted])
+        .output()
+        .unwrap();
+    assert!(image.status.success(), "{}", String::from_utf8_lossy(&image.stderr));
+    assert!(std::fs::read(&converted).unwrap() == content, "the image of qemu-img differs");
+    connection.stop().done();
+}
+
+#[test]
+fn a_read_only_disk_is_offered_as_one() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (disk, content) = scratch.noise("disk", 1 << 20);
+    let server = Server::start(&scratch, &disk);
+    server.admin(&[
+        "--op",
+        "update",
+        "--mode",
+        "logicalunit",
+        "--tid",
+        "1",
+        "--lun",
+        "1",
+        "--params",
+        "readonly=1",
+    ]);
+    let connection = Connection::start(&scratch, &server.disk(), "1");
+    let output = scratch.path("out");
+    copy(&connection.uri(), &output);
+    assert!(std::fs::read(&output).unwrap() == content, "the copy differs");
+    let written = Command::new("nbdcopy").args([&output, &connection.uri()]).output().unwrap();
+    assert!(!written.status.success(), "a read-only disk was written");
+    connection.stop().done();
+}
+
+#[test]
+fn a_target_that_cannot_be_used_is_explained() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let server = Server::start(&scratch, &small_disk(&scratch));
+    let refused = |from: &str, code: i32, says: &[&str]| {
+        let node = format!("nbd:{}", scratch.path("refused.sock"));
+        outboard(&["connect", from, &node]).refused(code, says);
+    };
+    let address = server.address();
+    refused(&format!("iscsi://{address}/iqn.absent/1"), 1, &["no target with this name"]);
+    refused(&format!("iscsi://{address}/{TARGET}/0"), 1, &["no disk"]);
+    refused(&format!("iscsi://{address}/{TARGET}/7"), 1, &["unit"]);
+    refused(&format!("iscsi://{address}/{TARGET}"), 2, &["iscsi://HOST:PORT/TARGET/LUN"]);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    refused(
+        &format!("iscsi://{}/{TARGET}/1,timeout=300ms", silent.local_addr().unwrap()),
+        1,
+        &["does not answer for 300ms", "is it an iSCSI server?"],
+    );
+    server.admin(&["--op", "new", "--mode", "account", "--user", "me", "--password", "secret"]);
+    server.admin(&["--op", "bind", "--mode", "account", "--tid", "1", "--user", "me"]);
+    refused(&server.disk(), 1, &["demands a password (CHAP)"]);
+}
+
+#[test]
+fn no_write_is_lost_torn_or_overtaken_when_sessions_are_killed() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = small_disk(&scratch);
+    let (server, relay) = (Server::start(&scratch, &disk), Relay::default());
+    let address = relay.start(&server.address());
+    let connection = Connection::start(&scratch, &format!("iscsi://{address}/{TARGET}/1"), "4");
+    let is_long = std::env::var("OUTBOARD_SCOPE").is_ok_and(|scope| scope == "large");
+    let (kills, requests) = if is_long { (200, 50) } else { (5, 120) };
+    let mut checker = Checker::new(&connection.socket, 23);
+    for count in [1, 2, usize::MAX, 1, 3].into_iter().cycle().take(kills) {
+        checker.run(requests / 2);
+        relay.cut(count);
+        checker.run(requests / 2);
+    }
+    println!("{} requests, {kills} times sessions killed", kills * requests);
+    checker.settle();
+    checker.compare(&std::fs::read(&disk).unwrap());
+    connection.stop().done();
+}
+
+#[test]
+fn requests_wait_for_a_target_that_restarts() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (disk, content) = scratch.noise("disk", 1 << 20);
+    let mut server = Server::start(&scratch, &disk);
+    let connection = Connection::start(&scratch, &server.disk(), "2");
+    let mut client = Client::new(UnixStream::connect(&connection.socket).unwrap());
+    client.ask(Work::Read, 0, 4, &[]);
+    assert!(client.reply().3 == content[..4 * BLOCK_BYTES]);
+    server.stop();
+    client.ask(Work::Read, 8, 4, &[]);
+    // The client notices the loss, and finds nobody.
+    thread::sleep(Duration::from_millis(500));
+    let _server = Server::start_at(&scratch, server.port, &disk);
+    assert!(client.reply().3 == content[8 * BLOCK_BYTES..12 * BLOCK_BYTES]);
+    let ended = connection.stop().done();
+    assert!(ended.text().contains("is lost"), "{ended:?}");
+}
+
+#[test]
+fn killed_workers_of_both_hosts_lose_no_write() {
+    if !has_programs() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let disk = small_disk(&scratch);
+    let server = Server::start(&scratch, &disk);
+    let (share, address) = Service::share(&format!("{},sessions=3", server.disk()), &["--name", "disk"]);
+    let socket = scratch.path("disk.sock");
+    let from = format!("{address}/disk");
+    let mut attach = Service::start(&["attach", &from, "--as", &format!("nbd:{socket}")]);
+    attach.wait("attached");
+    let mut services = [share, attach];
+    let mut checker = Checker::new(&socket, 42);
+    for number in 0..4 {
+        checker.run(40);
+        let service = &mut services[number % 2];
+        let worker = *workers_of(&service.child).first().expect("a worker");
+        kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        checker.run(40);
+        service.wait("worker");
+    }
+    checker.settle();
+    checker.compare(&std::fs::read(&disk).unwrap());
+}
