@@ -131,9 +131,10 @@ struct Timed {
 impl Timed {
     fn handle(&mut self, message: Message) -> Result<Message, Failure> {
         let mut out = Outbox::default();
-        let begun = Instant::now();
+        // As the product does: work that another program interrupts takes no longer.
+        let begun = sys::clock::thread_cpu_ns();
         self.stage.handle(Port::MAIN, message, now(), &mut out)?;
-        self.times.add(begun.elapsed().as_nanos() as u64);
+        self.times.add(sys::clock::thread_cpu_ns() - begun);
         let (_, made) = out.messages.pop_front().ok_or("a half makes no message of one")?;
         Ok(made)
     }
