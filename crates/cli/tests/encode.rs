@@ -89,6 +89,11 @@ mod with_codec {
             .next_back()
             .expect("statistics");
         assert!(figure(&stages[0]["figures"], "coded") > 0.0, "{stages:?}");
+        let attach_pending = attach.pending();
+        for events in [&share.seen, &pending, &attach.seen, &attach_pending] {
+            let warning = events.iter().find(|event| event["event"] == "warning");
+            assert_eq!(warning, None, "the codec needs no call that the sandbox refuses");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <vpx/vp8cx.h>
 #include <vpx/vp8dx.h>
 #include <vpx/vpx_decoder.h>
@@ -21,6 +22,14 @@
 #define BUFFER_OPTIMAL_MS 180
 /* Largest key picture, percent of a picture's share of the rate. */
 #define KEY_MAX_PERCENT 450
+
+/* libvpx asks for the number of processors when it makes a codec, although the number of threads is given. The C library
+ * opens files to answer, and a locked worker may open none: the sandbox would refuse and report it. So this program answers
+ * libvpx itself. Its definition precedes that of the C library for every library, and passes all other questions on. */
+extern long __sysconf(int name);
+static _Thread_local int is_making_codec;
+
+long sysconf(int name) { return is_making_codec && name == _SC_NPROCESSORS_ONLN ? 1 : __sysconf(name); }
 
 struct encoder {
     vpx_codec_ctx_t codec;
@@ -68,7 +77,10 @@ struct encoder *outboard_vp8_encoder_new(uint32_t width, uint32_t height, uint32
     config->rc_buf_initial_sz = BUFFER_INITIAL_MS;
     config->rc_buf_optimal_sz = BUFFER_OPTIMAL_MS;
     config->kf_mode = VPX_KF_DISABLED;
-    if (vpx_codec_enc_init(&encoder->codec, vpx_codec_vp8_cx(), config, 0)) {
+    is_making_codec = 1;
+    vpx_codec_err_t error = vpx_codec_enc_init(&encoder->codec, vpx_codec_vp8_cx(), config, 0);
+    is_making_codec = 0;
+    if (error) {
         free(encoder);
         return NULL;
     }
@@ -143,7 +155,10 @@ int outboard_vp8_key_size(const uint8_t *bytes, uint32_t length, uint32_t *width
 
 /* Returns libvpx's error, or 0. The planes are valid until the next call for this decoder. */
 int outboard_vp8_decode(vpx_codec_ctx_t *decoder, const uint8_t *bytes, uint32_t length, struct planes *picture) {
+    /* The library makes its decoder with the first picture. */
+    is_making_codec = 1;
     int error = vpx_codec_decode(decoder, bytes, length, NULL, 0);
+    is_making_codec = 0;
     if (error) return error;
     vpx_codec_iter_t iterator = NULL;
     vpx_image_t *image = vpx_codec_get_frame(decoder, &iterator);
