@@ -5,8 +5,6 @@ use wire::formats::audio::{SampleFormat, SampleSpec};
 
 /// The bytes of the header of a packet.
 pub(super) const BYTES: usize = 6;
-/// The kind of a body that is no packet: the rest passes unchanged.
-pub(super) const PLAIN: u8 = 0;
 /// The kind of a packet.
 pub(super) const PACKET: u8 = 1;
 

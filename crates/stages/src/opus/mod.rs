@@ -4,10 +4,14 @@
 //! lost ones, which it restores from the next packet (in-band FEC) or conceals. [`header`] is the layout between the halves.
 //!
 //! The codec is C (libopus, in the crate `opusic-c`), so it is behind the Cargo feature `media`. It runs in the locked worker like
-//! every stage.
+//! every stage. With `when=needed`, a host without it can receive: [`plain`] makes the source half send sound as it is.
 
 #[cfg(feature = "media")]
 mod header;
+#[cfg(feature = "media")]
+mod need;
+#[cfg(any(test, not(feature = "media")))]
+mod plain;
 #[cfg(feature = "media")]
 mod sink;
 #[cfg(feature = "media")]
@@ -24,12 +28,29 @@ pub(crate) struct Opus;
 
 const KBITS: OptionKind = OptionKind::Integer { min: 6, max: 510 };
 
-static OPTIONS: [OptionSpec; 1] = [agreed(
-    "kbits",
-    OptionKind::OrAuto(&KBITS),
-    "auto",
-    "kilobits a second; auto: 32 for one channel, 96 for two, and less on a network that is too slow",
-)];
+/// The kind of a body that is no packet: the rest passes unchanged.
+const PLAIN: u8 = 0;
+/// The sink half's control message: it has no decoder.
+const NO_DECODER: u8 = 0;
+
+static OPTIONS: [OptionSpec; 2] = [
+    agreed(
+        "kbits",
+        OptionKind::OrAuto(&KBITS),
+        "auto",
+        "kilobits a second; auto: 32 for one channel, 96 for two, and less on a network that is too slow",
+    ),
+    agreed(
+        "when",
+        OptionKind::Choice(&["always", "needed"]),
+        "always",
+        "needed: sound as it is while the network is fast enough and loses nothing",
+    ),
+];
+
+fn is_needed_only(options: &Options) -> bool {
+    options.text("when") == "needed"
+}
 
 #[cfg(not(feature = "media"))]
 const MISSING: &str =
@@ -45,17 +66,28 @@ impl Pair for Opus {
         }
     }
 
-    fn promises(&self, _options: &Options) -> Promises {
-        Promises { may_delay: true, may_drop: true, may_change: true, ..Promises::default() }
+    fn promises(&self, options: &Options) -> Promises {
+        Promises {
+            may_delay: true,
+            may_drop: true,
+            may_change: true,
+            needs_control: is_needed_only(options),
+            ..Promises::default()
+        }
     }
 
     fn accept(&self, format: &Format, _options: &Options) -> Result<Format, String> {
         match format {
-            #[cfg(not(feature = "media"))]
-            Format::Audio => Err(MISSING.into()),
-            #[cfg(feature = "media")]
             Format::Audio => Ok(Format::Bytes),
             other => Err(format!("it compresses `audio`; `{other}` has no samples")),
+        }
+    }
+
+    #[cfg(not(feature = "media"))]
+    fn check_half(&self, half: contract::Half, options: &Options) -> Result<(), String> {
+        match half {
+            contract::Half::Sink if is_needed_only(options) => Ok(()),
+            _ => Err(MISSING.into()),
         }
     }
 
@@ -66,7 +98,7 @@ impl Pair for Opus {
 
     #[cfg(not(feature = "media"))]
     fn sink(&self, _: &Options, _: &Format, _: &Site) -> StageResult<Box<dyn Stage>> {
-        Err(contract::StageError::Own(MISSING.into()))
+        Ok(Box::<plain::Sink>::default())
     }
 
     #[cfg(feature = "media")]

@@ -7,9 +7,19 @@
 //! before the next one          drop it as late; its frames were concealed
 //! far before the next one      the source began anew: begin with this packet
 //! ```
+//!
+//! With `when=needed`, sound is not always coded:
+//!
+//! ```text
+//! message                      effect
+//! plain, no packets before     pass it on unchanged, in any order
+//! plain, late from before      pass it on unchanged
+//! first packet after it        begin with this packet; its sound that was delivered already is left out
+//! plain, after packets         its sound that was delivered already is left out; the decoder ends
+//! ```
 
-use super::codec_error;
-use super::header::{BYTES, Header, PLAIN, channels, rate};
+use super::header::{BYTES, Header, channels, rate};
+use super::{PLAIN, codec_error};
 use crate::sound::{Sound, duration, frames_in};
 use contract::{Message, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use opusic_c::Decoder;
@@ -32,6 +42,8 @@ const LATE: &str = "late: it was concealed";
 #[derive(Default)]
 pub(super) struct Sink {
     decoding: Option<Decoding>,
+    /// The last plain sound: its properties, and the furthest position behind it.
+    plain: Option<(SampleSpec, u64)>,
     packets: u64,
     restored: u64,
     concealed: u64,
@@ -42,15 +54,24 @@ struct Decoding {
     decoder: Decoder,
     /// The position of the next packet.
     next: u64,
+    /// The first position that was delivered, and the next.
+    delivered: [u64; 2],
 }
 
 impl Decoding {
-    fn new(header: &Header) -> StageResult<Decoding> {
+    /// A decoder that begins with a packet, after `plain` sound.
+    fn new(header: &Header, plain: Option<(SampleSpec, u64)>) -> StageResult<Decoding> {
         let (Some(channels), Some(rate)) = (channels(header.spec.channels), rate(header.spec.rate_hz)) else {
             return Err(StageError::Input("its header names no sound of the codec".into()));
         };
         let decoder = Decoder::new(channels, rate).map_err(|error| codec_error("decoder", error))?;
-        Ok(Decoding { spec: header.spec, decoder, next: header.position.into() })
+        let first = u64::from(header.position);
+        // The header has the low bits.
+        let near = |end: u64| end.wrapping_add_signed(low_distance(first, end));
+        let end = plain.filter(|(spec, _)| *spec == header.spec).map(|(_, end)| end);
+        let end = end.filter(|end| low_distance(first, *end).unsigned_abs() < restart_frames(&header.spec));
+        let next = end.map_or(first, near);
+        Ok(Decoding { spec: header.spec, decoder, next, delivered: [end.unwrap_or(next); 2] })
     }
 
     /// Decodes `frames` frames at `position`: of a packet, of the repetition in it, or of none, to conceal them.
@@ -65,7 +86,52 @@ impl Decoding {
     }
 }
 
+/// Frames from `to` to `position`, of which only the low bits are compared.
+fn low_distance(position: u64, to: u64) -> i64 {
+    i64::from((position as u32).wrapping_sub(to as u32).cast_signed())
+}
+
+/// A packet this many frames before the next one is the first of a source that began anew.
+fn restart_frames(spec: &SampleSpec) -> u64 {
+    frames_in(spec, RESTART) as u64
+}
+
+/// Leaves out the sound before `from`; `None` if nothing is left.
+fn from_position(mut sound: Sound, from: u64) -> Option<(Sound, usize)> {
+    let before = usize::try_from(low_distance(from, sound.position)).unwrap_or(0);
+    let left_out = (before * usize::from(sound.spec.channels)).min(sound.samples.len());
+    sound.samples.drain(..left_out);
+    sound.position = sound.position.wrapping_add(before as u64);
+    (!sound.samples.is_empty()).then_some((sound, before))
+}
+
 impl Sink {
+    /// Passes plain sound on, without the part that was decoded. See the module comment.
+    fn plain(&mut self, port: Port, mut message: Message, out: &mut Outbox) {
+        message.body.skip_front(1);
+        let Some(sound) = Sound::parse(&message.body) else { return out.send(port, message) };
+        let (spec, end) = (sound.spec, sound.position.wrapping_add(sound.frames() as u64));
+        let is_near = |to: u64| low_distance(end, to).unsigned_abs() < restart_frames(&spec);
+        let known = self.decoding.as_ref().filter(|known| known.spec == spec);
+        let delivered = known.map(|known| known.delivered).filter(|[_, next]| is_near(*next));
+        match delivered {
+            // It was sent before the packets.
+            Some([first, _]) if low_distance(end, first) <= 0 => return out.send(port, message),
+            Some([_, next]) if low_distance(end, next) <= 0 => return out.drop_counted(LATE, 1),
+            Some([_, next]) if low_distance(sound.position, next) < 0 => {
+                if let Some((sound, left_out)) = from_position(sound, next) {
+                    let created = message.created.after(duration(&spec, left_out));
+                    let attributes = message.attributes;
+                    out.send(port, Message { attributes, ..sound.into_message(created) });
+                }
+            }
+            _ => out.send(port, message),
+        }
+        self.decoding = None;
+        let known = self.plain.filter(|(known, last)| *known == spec && is_near(*last));
+        self.plain = known.filter(|(_, last)| low_distance(end, *last) < 0).or(Some((spec, end)));
+    }
+
     /// Conceals or restores the `missing` frames before a packet of `frames` frames.
     fn conceal(&mut self, packet: &[u8], frames: usize, missing: u64) -> StageResult<Vec<Sound>> {
         let Some(decoding) = &mut self.decoding else { return Ok(Vec::new()) };
@@ -96,8 +162,7 @@ impl Sink {
 impl Stage for Sink {
     fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         if message.body.peek_front() == Some([PLAIN]) {
-            message.body.skip_front(1);
-            out.send(port, message);
+            self.plain(port, message, out);
             return Ok(());
         }
         let cut_short = || StageError::Input("its header is cut short".into());
@@ -118,10 +183,9 @@ impl Stage for Sink {
         if frames == 0 || frames > frames_in(&header.spec, PACKET_MAX) {
             return Err(StageError::Input(format!("a packet of Opus with {frames} frames")));
         }
-        let restart = i64::try_from(frames_in(&header.spec, RESTART)).unwrap_or(i64::MAX);
+        let restart = i64::try_from(restart_frames(&header.spec)).unwrap_or(i64::MAX);
         let known = self.decoding.as_ref().filter(|known| known.spec == header.spec);
-        let ahead =
-            known.map(|known| i64::from(header.position.wrapping_sub(known.next as u32).cast_signed()));
+        let ahead = known.map(|known| low_distance(header.position.into(), known.next));
         let missing = match ahead {
             Some(ahead) if ahead >= 0 => ahead.unsigned_abs(),
             Some(ahead) if ahead > -restart => {
@@ -129,7 +193,7 @@ impl Stage for Sink {
                 return Ok(());
             }
             _ => {
-                self.decoding = Some(Decoding::new(&header)?);
+                self.decoding = Some(Decoding::new(&header, self.plain.take())?);
                 0
             }
         };
@@ -139,9 +203,15 @@ impl Stage for Sink {
         sounds.push(decoding.decode(&packet, frames, false, position)?);
         decoding.next = position.wrapping_add(frames as u64);
         self.packets += 1;
+        let [_, next] = decoding.delivered;
+        decoding.delivered[1] = if low_distance(decoding.next, next) > 0 { decoding.next } else { next };
         for sound in sounds {
-            let before = position.wrapping_sub(sound.position) as usize;
-            let created = message.created.before(duration(&header.spec, before));
+            let Some((sound, _)) = from_position(sound, next) else { continue };
+            let offset = sound.position.wrapping_sub(position).cast_signed();
+            let created = match usize::try_from(offset) {
+                Ok(after) => message.created.after(duration(&header.spec, after)),
+                Err(_) => message.created.before(duration(&header.spec, offset.unsigned_abs() as usize)),
+            };
             let mut decoded = sound.into_message(created);
             decoded.attributes = message.attributes;
             out.send(port, decoded);

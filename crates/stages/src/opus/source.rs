@@ -6,12 +6,18 @@
 //!
 //! A packet is the shortest frame of the codec that is not shorter than a quantum. While the sink's host reports losses, it is 10 ms
 //! at least, because the codec repeats parts of a packet in the next one (in-band FEC) only then.
+//!
+//! With `when=needed`, sound passes as it is while the network carries it ([`need`](super::need)). Coded sound is then made later by
+//! the time that a packet takes more than a quantum ([`Coder::extra`]), so that a buffer behind it need not learn it. After the
+//! change back, this time shrinks slowly.
 
-use super::codec_error;
-use super::header::{Header, PLAIN, channels, rate};
+use super::header::{Header, channels, rate};
+use super::need::{History, Need};
+use super::{NO_DECODER, PLAIN, codec_error};
 use crate::sound::{RateConverter, Sound, duration, frames_in};
 use contract::{
-    Body, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageResult, Time, Value,
+    Body, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
+    Value,
 };
 use opusic_c::{Application, Bitrate, Encoder, InbandFec};
 use std::time::Duration;
@@ -38,14 +44,25 @@ const PACKET_BYTES: usize = 1500;
 const KBITS: [[u32; 2]; 2] = [[32, 12], [96, 32]];
 /// Sound that waits for the network, beyond which `auto` takes fewer bits.
 const WAITING_MAX: Duration = Duration::from_millis(200);
+/// The sound in front of the first packet that the codec hears, beyond its own delay.
+const STRIDE: Duration = Duration::from_millis(20);
+/// Times that were later than their sound return by one part in this many of the elapsed time.
+const SLEW: u32 = 1000;
 
 pub(super) struct Source {
     /// Kilobits a second, if they are given.
     kbits: Option<u32>,
+    /// `when=needed`.
+    need: Option<Need>,
+    history: History,
+    /// The time by which sound was made later at the last change to plain sound, and the time of that change.
+    later: (Duration, Time),
     coder: Option<Coder>,
     loss: f64,
     /// The share of the default rate that the network carries.
     share: f64,
+    /// Bytes a second of sound as it is.
+    plain_rate: f64,
     packets: u64,
     plain: u64,
 }
@@ -57,13 +74,15 @@ struct Coder {
     converter: Option<RateConverter>,
     /// Frames at the coded rate that make no packet yet, interleaved.
     pending: Vec<f32>,
-    /// The creation time of the first of them, and its position.
+    /// The creation time of the first of them, and the position that it has when it is decoded.
     created: Time,
     position: u64,
     /// The position of the next quantum.
     next: u64,
     /// The time by which the codec delays sound.
     delay: Duration,
+    /// The time by which packets are made later.
+    extra: Duration,
     /// Attributes of the newest quantum.
     attributes: contract::Attributes,
     applied: Option<(u32, u8)>,
@@ -96,6 +115,7 @@ impl Coder {
             position,
             next: sound.position,
             delay,
+            extra: Duration::ZERO,
             attributes: contract::Attributes::default(),
             applied: None,
         }))
@@ -152,7 +172,8 @@ impl Coder {
         packet.truncate(bytes.map_err(|error| codec_error("encode", error))?);
         let mut body = Body::from(packet);
         body.push_front(&Header { spec: self.coded, position: self.position as u32 }.emit());
-        let message = Message { created: self.created.before(self.delay), attributes: self.attributes, body };
+        let created = self.created.before(self.delay).after(self.extra);
+        let message = Message { created, attributes: self.attributes, body };
         self.pending.drain(..samples);
         self.position = self.position.wrapping_add(frames as u64);
         self.created = self.created.after(duration(&self.coded, frames));
@@ -164,7 +185,18 @@ impl Source {
     pub(super) fn new(options: &Options) -> Source {
         let is_auto = options.is_auto("kbits");
         let kbits = (!is_auto).then(|| u32::try_from(options.integer("kbits")).unwrap_or(0));
-        Source { kbits, coder: None, loss: 0.0, share: 1.0, packets: 0, plain: 0 }
+        Source {
+            kbits,
+            need: (options.text("when") == "needed").then(Need::new),
+            history: History::default(),
+            later: (Duration::ZERO, Time::ZERO),
+            coder: None,
+            loss: 0.0,
+            share: 1.0,
+            plain_rate: 0.0,
+            packets: 0,
+            plain: 0,
+        }
     }
 
     /// Kilobits a second for this number of channels.
@@ -178,16 +210,54 @@ impl Source {
         message.body.push_front(&[PLAIN]);
         out.send(port, message);
     }
-}
 
-impl Stage for Source {
-    fn handle(&mut self, port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
-        let Some(sound) = Sound::parse(&message.body) else {
-            self.plain(port, message, out);
+    /// The time by which plain sound is still later.
+    fn later(&self, now: Time) -> Duration {
+        let (later, since) = self.later;
+        later.saturating_sub(now.since(since) / SLEW)
+    }
+
+    /// Sends sound as it is, after the sound that the codec still holds.
+    fn uncoded(&mut self, port: Port, mut message: Message, sound: &Sound, now: Time, out: &mut Outbox) {
+        if let Some(coder) = self.coder.take() {
+            self.later = (coder.extra, now);
+            let held = sound.position.wrapping_sub(coder.position) as usize;
+            let held = Some(held).filter(|_| coder.coded == sound.spec);
+            if let Some(held) = held.and_then(|held| self.history.before(sound, held)) {
+                let frames = held.frames();
+                let created = message.created.before(duration(&sound.spec, frames)).after(coder.extra);
+                let attributes = message.attributes;
+                self.plain(port, Message { attributes, ..held.into_message(created) }, out);
+            }
+        }
+        message.created = message.created.after(self.later(now));
+        self.plain(port, message, out);
+    }
+
+    /// Makes the coder for `sound`; with `when=needed`, one that has heard the sound before it.
+    fn start_coder(&mut self, sound: &Sound, created: Time) -> StageResult {
+        self.coder = Coder::new(sound)?;
+        let Some(look_ahead) = self.coder.as_ref().map(|coder| coder.delay) else { return Ok(()) };
+        if self.need.is_none() {
             return Ok(());
-        };
+        }
+        let heard = self.history.before(sound, frames_in(&sound.spec, look_ahead + STRIDE));
+        if let Some(heard) = &heard {
+            self.coder = Coder::new(heard)?;
+        }
+        let Some(coder) = &mut self.coder else { return Ok(()) };
+        // Decoded sound has the position that it had.
+        coder.position = coder.position.wrapping_sub(frames_in(&coder.coded, coder.delay) as u64);
+        match heard {
+            Some(heard) => coder.add(&heard, created.before(duration(&sound.spec, heard.frames()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Encodes sound.
+    fn code(&mut self, port: Port, message: Message, sound: &Sound, out: &mut Outbox) -> StageResult {
         if self.coder.as_ref().is_none_or(|coder| coder.from != sound.spec) {
-            self.coder = Coder::new(&sound)?;
+            self.start_coder(sound, message.created)?;
         }
         let kbits = self.kbits(sound.spec.channels);
         let loss = self.loss;
@@ -197,16 +267,50 @@ impl Stage for Source {
         };
         coder.apply(kbits, loss)?;
         coder.attributes = message.attributes;
-        coder.add(&sound, message.created)?;
+        coder.add(sound, message.created)?;
         let quantum = duration(&sound.spec, sound.frames());
-        let least = if loss < LOSS_MIN { quantum } else { quantum.max(FRAME_WITH_FEC) };
+        let has_fec = loss >= LOSS_MIN || self.need.is_some();
+        let least = if has_fec { quantum.max(FRAME_WITH_FEC) } else { quantum };
         let frame = FRAMES.into_iter().find(|frame| *frame >= least).unwrap_or(FRAMES[3]);
+        if self.need.is_some() {
+            coder.extra = coder.extra.max(coder.delay + frame.saturating_sub(quantum));
+        }
         let frames = frames_in(&coder.coded, frame);
         while let Some(message) = coder.packet(frames)? {
             self.packets += 1;
             out.send(port, message);
         }
         Ok(())
+    }
+}
+
+impl Stage for Source {
+    fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+        let Some(sound) = Sound::parse(&message.body) else {
+            self.plain(port, message, out);
+            return Ok(());
+        };
+        if self.need.as_mut().is_none_or(|need| need.is_coded(now)) {
+            self.code(port, message, &sound, out)?;
+        } else {
+            self.uncoded(port, message, &sound, now, out);
+        }
+        if self.need.is_some() {
+            self.history.add(&sound);
+            self.plain_rate = f64::from(sound.spec.rate_hz) * sound.spec.frame_bytes() as f64;
+        }
+        Ok(())
+    }
+
+    /// The sink's host has no decoder.
+    fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> StageResult {
+        match (&mut self.need, control) {
+            (Some(need), [NO_DECODER]) => {
+                need.refuse();
+                Ok(())
+            }
+            _ => Err(StageError::Control(format!("a message of {} bytes, and none is known", control.len()))),
+        }
     }
 
     /// The rest is filled with silence.
@@ -225,7 +329,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_feedback(&mut self, feedback: &Feedback, _now: Time, _out: &mut Outbox) -> StageResult {
+    fn handle_feedback(&mut self, feedback: &Feedback, now: Time, _out: &mut Outbox) -> StageResult {
         let records = feedback.received + feedback.lost;
         if records > 0 {
             self.loss += (feedback.lost as f64 / records as f64 - self.loss) * LOSS_WEIGHT;
@@ -233,6 +337,10 @@ impl Stage for Source {
         let channels = self.coder.as_ref().map_or(1, |coder| coder.from.channels);
         let bytes_a_second = f64::from(self.kbits(channels)) * 125.0;
         let waits = feedback.waiting_bytes as f64 > bytes_a_second * WAITING_MAX.as_secs_f64();
+        if let Some(need) = &mut self.need {
+            let rate = if self.coder.is_some() { bytes_a_second } else { self.plain_rate };
+            need.update(feedback, rate, now);
+        }
         self.share = if waits { (self.share * 0.7).max(0.1) } else { (self.share * 1.05).min(1.0) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-use super::header::{Header, PLAIN, channels, rate};
+use super::header::{Header, channels, rate};
 use super::*;
 use crate::sound::tests::{segmental_snr_db, tone, voice};
 use crate::sound::{Sound, duration};
@@ -12,7 +12,7 @@ const START: Time = Time::from_millis(1000);
 
 #[test]
 fn it_conforms() {
-    for given in [&[][..], &[("kbits", "6")], &[("kbits", "510")]] {
+    for given in [&[][..], &[("kbits", "6")], &[("kbits", "510")], &[("when", "needed")]] {
         conforms(&Opus, given, &Format::Audio);
     }
 }
@@ -186,6 +186,104 @@ fn the_rate_falls_while_sound_waits_for_the_network() {
         source.handle_feedback(&Feedback { received: 50, ..Feedback::default() }, START, &mut out).unwrap();
     }
     assert_eq!(kbits(&*source), contract::Value::Integer(96));
+}
+
+const QUANTUM: usize = 128;
+
+/// A source half with `when=needed`, and one quantum of sound after the other.
+struct Changing {
+    source: Box<dyn Stage>,
+    samples: Vec<f32>,
+    number: usize,
+}
+
+impl Changing {
+    fn new(samples: Vec<f32>) -> Changing {
+        let options = Options::check(Opus.options(), [("when", "needed")]).unwrap();
+        let source = Opus.half(Half::Source, &options, &Format::Audio, &Site::default()).unwrap();
+        Changing { source, samples, number: 0 }
+    }
+
+    /// Sends `quanta` quanta; each 250 ms the sink's host reports `feedback`.
+    fn send(&mut self, quanta: usize, feedback: &Feedback) -> Vec<Message> {
+        let mut out = Outbox::default();
+        for _ in 0..quanta {
+            let first = self.number * QUANTUM;
+            let now = START.after(duration(&MONO, first));
+            let samples = self.samples.iter().cycle().skip(first % self.samples.len()).take(QUANTUM);
+            let sound = Sound { spec: MONO, position: first as u64, samples: samples.copied().collect() };
+            self.source.handle(Port::MAIN, sound.into_message(now), now, &mut out).unwrap();
+            self.number += 1;
+            if self.number.is_multiple_of(94) {
+                self.source.handle_feedback(feedback, now, &mut out).unwrap();
+            }
+        }
+        out.messages.into_iter().map(|(_, message)| message).collect()
+    }
+}
+
+#[test]
+fn sound_is_coded_while_needed_and_the_changes_leave_no_trace() {
+    let mut changing = Changing::new(tone(&MONO, 0, 48_000));
+    let quiet = Feedback { received: 94, ..Feedback::default() };
+    let lossy = Feedback { received: 90, lost: 4, ..Feedback::default() };
+    let mut sent = changing.send(375, &quiet);
+    assert!(sent.iter().all(|message| message.body.peek_front() == Some([PLAIN])));
+    sent.extend(changing.send(375, &lossy));
+    let coded = sent.iter().filter(|message| message.body.peek_front() != Some([PLAIN])).count();
+    assert!(coded > 0, "three reports of losses");
+    // The wait, and the return of the times: at a thousandth of the elapsed time.
+    sent.extend(changing.send(375 * 50, &quiet));
+    let last = sent.last().unwrap();
+    assert_eq!(last.body.peek_front(), Some([PLAIN]), "30 s after the last loss");
+    let last_at = START.after(duration(&MONO, (changing.number - 1) * QUANTUM));
+    assert_eq!(last.created, last_at, "the times are exact again");
+
+    let (mut sink, mut out) = (half(Half::Sink), Outbox::default());
+    for message in sent {
+        sink.handle(Port::MAIN, message, START, &mut out).unwrap();
+    }
+    assert_eq!(out.drops.len(), 0);
+    let (mut heard, mut next_at) = (Vec::new(), None::<Time>);
+    for (_, message) in out.messages {
+        let sound = Sound::parse(&message.body).unwrap();
+        assert_eq!(sound.position, heard.len() as u64, "no gap and no repeat");
+        let next = message.created.after(duration(&MONO, sound.frames()));
+        if let Some(at) = next_at.replace(next) {
+            let jump = message.created.signed_since(at);
+            // A change to packets delays by a packet, less a quantum, and by the codec; nothing else moves by more than rounding.
+            assert!((-20_000..15_000_000).contains(&jump), "{jump} ns at {}", sound.position);
+        }
+        heard.extend(sound.samples);
+    }
+    let expected: Vec<f32> = changing.samples.iter().cycle().copied().take(heard.len()).collect();
+    let frames = heard.len() / 480 * 480;
+    let worst = (0..frames / 480).map(|part| {
+        let part = part * 480..part * 480 + 480;
+        let noise = expected[part.clone()].iter().zip(&heard[part.clone()]).map(|(a, b)| (a - b).powi(2));
+        (noise.sum::<f32>() / expected[part.clone()].iter().map(|a| a.powi(2)).sum::<f32>(), part.start)
+    });
+    let (worst, at) = worst.max_by(|one, other| one.0.total_cmp(&other.0)).unwrap();
+    // As much as the codec itself makes; a jump would be as loud as the tone.
+    assert!(worst < 0.3, "noise of {worst} at {at}");
+}
+
+#[test]
+fn a_host_without_the_codec_receives_sound_as_it_is() {
+    let mut changing = Changing::new(tone(&MONO, 0, 48_000));
+    let lossy = Feedback { received: 90, lost: 4, ..Feedback::default() };
+    let mut sink = plain::Sink::default();
+    let mut out = Outbox::default();
+    for message in changing.send(1, &lossy) {
+        sink.handle(Port::MAIN, message, START, &mut out).unwrap();
+    }
+    let [control] = &out.controls[..] else { panic!("one control message") };
+    changing.source.handle_control(control, START, &mut Outbox::default()).unwrap();
+    for message in changing.send(3750, &lossy) {
+        assert_eq!(message.body.peek_front(), Some([PLAIN]));
+        sink.handle(Port::MAIN, message, START, &mut out).unwrap();
+    }
+    assert_eq!((out.messages.len(), out.drops.len()), (3751, 0));
 }
 
 #[test]
