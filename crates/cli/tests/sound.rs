@@ -1,19 +1,27 @@
 //! Sound between two real PipeWire servers, with unmodified programs: `pw-play`, `parecord`, `pactl`.
 //!
-//! Each frame of the sound has its own number as its samples. So each recorded frame tells its place in the sound, and a run of
-//! consecutive numbers was carried sample by sample.
+//! Without pairs, each frame of the sound has its own number as its samples. So each recorded frame tells its place in the sound, and
+//! a run of consecutive numbers was carried sample by sample.
+//!
+//! With the default pipeline, which changes samples, the sound is a sine. Each of its samples follows from the two before it:
+//! `x[n] = 2 cos(w) x[n-1] - x[n-2]`. A *click* is a sample that is far from this value. On a busy machine the servers and programs
+//! miss quanta themselves, which clicks, too. So a test waits for a second of sine without a click, and for one cut without a click:
+//! a fault of the pipeline would spoil all of them.
 #![cfg(feature = "media")]
 
 mod support;
 
+use netsim::Params;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use support::relay::Relay;
-use support::{Scratch, Service, command, end, wait_until, workers_of};
+use support::{Scratch, Service, command, end, figure, wait_until, workers_of};
 use testkit::skip::has_program;
 
 /// The exact frames that show that sound is carried: 10 ms. On a busy machine the servers themselves miss quanta of 2.7 ms.
@@ -22,6 +30,16 @@ const RUN_FRAMES: usize = 480;
 const SILENCE_FRAMES: usize = 2400;
 /// The sound: four minutes.
 const SOUND_FRAMES: u32 = 240 * 48_000;
+/// The period of the sine, in frames: 200 Hz.
+const SINE_FRAMES: usize = 240;
+const SINE_PEAK: f64 = 16_000.0;
+/// The difference from a sine that is a click, as a share of the peak. Sound that ends is played backwards while it fades out, which
+/// makes an edge, but no jump: 0.05 of the peak.
+const CLICK: f64 = 0.1;
+/// The pipeline of a device whose samples are to stay as they are.
+const UNCHANGED: [&str; 4] = ["--via", "null", "--via-back", "null"];
+/// A server with long quanta, which a busy machine does not miss.
+const LONG_QUANTA: &str = "context.properties = { default.clock.min-quantum = 1024 }";
 
 /// A PipeWire server with its session manager and its PulseAudio socket, on a session bus of its own.
 struct Server {
@@ -32,6 +50,11 @@ struct Server {
 impl Server {
     /// Starts a server without any device; `None` if a package is missing.
     fn start() -> Option<Server> {
+        Server::start_with("")
+    }
+
+    /// Starts a server with this configuration.
+    fn start_with(configuration: &str) -> Option<Server> {
         let needed = [
             ("dbus-daemon", "dbus"),
             ("pipewire", "pipewire"),
@@ -43,6 +66,9 @@ impl Server {
             return None;
         }
         let mut server = Server { scratch: Scratch::new(), children: Vec::new() };
+        let directory = server.scratch.path("config/pipewire/pipewire.conf.d");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(format!("{directory}/test.conf"), configuration).unwrap();
         let bus = format!("--address=unix:path={}", server.scratch.path("bus"));
         server.spawn("dbus-daemon", &["--session", "--nofork", "--nopidfile", &bus]);
         server.wait_for_socket("bus");
@@ -105,11 +131,26 @@ impl Server {
         wait_until(&format!("{name} among the {list}"), has);
     }
 
-    /// Plays the sound into a node. `port` is the beginning of the names of its ports.
+    /// Plays numbered frames into a node. `port` is the beginning of the names of its ports.
     fn play(&self, node: &str, port: &str) -> Program {
+        self.play_frames(node, port, |frame| frame + 1)
+    }
+
+    /// Plays the sine.
+    fn play_sine(&self, node: &str, port: &str) -> Program {
+        let period: Vec<u32> = (0..SINE_FRAMES)
+            .map(|frame| {
+                let phase = std::f64::consts::TAU * frame as f64 / SINE_FRAMES as f64;
+                u32::from((phase.sin() * SINE_PEAK).round() as i16 as u16) * 0x1_0001
+            })
+            .collect();
+        self.play_frames(node, port, |frame| period[frame as usize % SINE_FRAMES])
+    }
+
+    fn play_frames(&self, node: &str, port: &str, frame: impl Fn(u32) -> u32) -> Program {
         let (path, name) = (self.scratch.path("sound.wav"), format!("player-of-{node}"));
         if !std::fs::exists(&path).unwrap() {
-            std::fs::write(&path, wave()).unwrap();
+            std::fs::write(&path, wave(frame)).unwrap();
         }
         let properties = format!("{{ \"node.name\": \"{name}\" }}");
         let player =
@@ -143,9 +184,9 @@ impl Server {
     }
 
     /// Shares a device of this server. Returns its address.
-    fn share(&self, device: &str) -> (Service, String) {
-        let mut command =
-            command(&["share", device, "--name", "sound", "--listen", "127.0.0.1:0", "--insecure"]);
+    fn share(&self, device: &str, more: &[&str]) -> (Service, String) {
+        let fixed = ["share", device, "--name", "sound", "--listen", "127.0.0.1:0", "--insecure"];
+        let mut command = command(&[&fixed[..], more].concat());
         self.set(&mut command);
         let mut service = Service::start_as(command);
         let address = service.wait("listening")["address"].as_str().unwrap().to_string();
@@ -183,8 +224,8 @@ impl Drop for Program {
     }
 }
 
-/// The sound as a file: frame number n has the bytes of n.
-fn wave() -> Vec<u8> {
+/// The sound as a file. `frame` returns the bytes of a frame, by its number.
+fn wave(frame: impl Fn(u32) -> u32) -> Vec<u8> {
     let bytes = SOUND_FRAMES * 4;
     let mut file = b"RIFF".to_vec();
     file.extend((bytes + 36).to_le_bytes());
@@ -193,8 +234,8 @@ fn wave() -> Vec<u8> {
     file.extend((48_000_u32 * 4).to_le_bytes());
     file.extend(b"\x04\0\x10\0data");
     file.extend(bytes.to_le_bytes());
-    // Never zero, which is silence.
-    file.extend((1..=SOUND_FRAMES).flat_map(u32::to_le_bytes));
+    // Numbers are never zero, which is silence.
+    file.extend((0..SOUND_FRAMES).flat_map(|number| frame(number).to_le_bytes()));
     file
 }
 
@@ -253,6 +294,66 @@ fn returns_after_faults(recording: &mut Recording, relay: &Relay, hosts: [&mut S
     }
 }
 
+/// The left samples.
+fn left(frames: &[u32]) -> impl Iterator<Item = f64> + '_ {
+    frames.iter().map(|frame| f64::from(*frame as u16 as i16))
+}
+
+/// The numbers of the samples that click.
+fn clicks(frames: &[u32]) -> Vec<usize> {
+    let twice_cos = 2.0 * (std::f64::consts::TAU / SINE_FRAMES as f64).cos();
+    let samples: Vec<f64> = left(frames).collect();
+    let is_click = |part: &[f64]| (part[2] - twice_cos * part[1] + part[0]).abs() > CLICK * SINE_PEAK;
+    samples.windows(3).enumerate().filter(|(_, part)| is_click(part)).map(|(at, _)| at).collect()
+}
+
+/// Returns true if each period of these frames is loud.
+fn is_loud(frames: &[u32]) -> bool {
+    let peak = |period: &[u32]| left(period).fold(0.0, |peak: f64, sample| peak.max(sample.abs()));
+    frames.chunks_exact(SINE_FRAMES).all(|period| peak(period) > 0.8 * SINE_PEAK)
+}
+
+impl Recording {
+    #[track_caller]
+    fn wait_for_sine(&mut self) {
+        self.wait_for_run("a second of sine without a click", |second| {
+            is_loud(second) && clicks(second).is_empty()
+        });
+    }
+
+    /// Waits for a second with this property among those recorded from now on.
+    #[track_caller]
+    fn wait_for_run(&mut self, what: &str, has: impl Fn(&[u32]) -> bool) {
+        let mut from = self.frames.lock().unwrap().len();
+        wait_until(what, || {
+            assert!(self.program.0.try_wait().unwrap().is_none(), "the recorder ended");
+            let frames = self.frames.lock().unwrap();
+            while let Some(second) = frames.get(from..from + 48_000) {
+                if has(second) {
+                    return true;
+                }
+                from += 4800;
+            }
+            false
+        });
+    }
+
+    /// Runs `event` until sine, silence and sine follow each other without a click.
+    #[track_caller]
+    fn survives(&mut self, what: &str, mut event: impl FnMut(&mut Recording)) {
+        let mut seen = Vec::new();
+        wait_until(what, || {
+            let from = self.frames.lock().unwrap().len();
+            event(self);
+            self.wait_for_sine();
+            let found = clicks(&self.frames.lock().unwrap()[from..]).len();
+            seen.push(found);
+            println!("{what}: {found} clicks");
+            found == 0
+        });
+    }
+}
+
 fn kill_worker(service: &Service) {
     let [worker] = workers_of(&service.child)[..] else { panic!("not one worker") };
     kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
@@ -263,7 +364,7 @@ fn a_microphone_is_recorded_sample_by_sample_and_never_ends() {
     let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
     here.load("Audio/Source/Virtual", "mic");
     here.wait_for("sources", "mic");
-    let (mut share, address) = here.share("audio:mic");
+    let (mut share, address) = here.share("audio:mic", &UNCHANGED);
     let relay = Relay::default();
     let mut attach = there.attach(&relay.start(&address).to_string());
     there.wait_for("sources", "Remote");
@@ -281,7 +382,7 @@ fn a_speaker_plays_sample_by_sample_and_the_player_never_notices() {
     let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
     here.load("Audio/Sink", "loud");
     here.wait_for("sinks", "loud");
-    let (mut share, address) = here.share("audio:loud");
+    let (mut share, address) = here.share("audio:loud", &UNCHANGED);
     let relay = Relay::default();
     let mut attach = there.attach(&relay.start(&address).to_string());
     there.wait_for("sinks", "Remote");
@@ -310,7 +411,7 @@ fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
         "{}",
         listed.text()
     );
-    let (mut share, address) = here.share("audio:headset");
+    let (mut share, address) = here.share("audio:headset", &UNCHANGED);
     let mut attach = there.attach(&address);
     there.wait_for("sources", "Remote");
     let mut recording = there.record("Remote");
@@ -341,7 +442,7 @@ fn nodes_return_with_their_server_and_wrong_names_are_refused() {
     assert_ne!(refused.code, Some(0));
     assert!(refused.stderr.contains("outboard devices"), "{}", refused.stderr);
 
-    let (share, address) = here.share("audio");
+    let (share, address) = here.share("audio", &UNCHANGED);
     let attach = there.attach(&address);
     there.wait_for("sources", "Remote");
     there.wait_for("sinks", "Remote");
@@ -360,4 +461,99 @@ fn nodes_return_with_their_server_and_wrong_names_are_refused() {
     there.wait_for("sources", "Remote");
     there.wait_for("sinks", "Remote");
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
+/// The default pipeline: resampled to the clock of the device that plays, held until its time, concealed.
+#[test]
+fn a_sine_crosses_cuts_and_killed_workers_without_a_click() {
+    let servers = (Server::start_with(LONG_QUANTA), Server::start_with(LONG_QUANTA));
+    let (Some(here), Some(there)) = servers else { return };
+    here.load("Audio/Source/Virtual", "mic");
+    here.wait_for("sources", "mic");
+    let (mut share, address) = here.share("audio:mic", &[]);
+    let relay = Relay::default();
+    let mut attach = there.attach(&relay.start(&address).to_string());
+    there.wait_for("sources", "Remote");
+    let mut recording = there.record("Remote");
+    let _player = here.play_sine("mic", "input");
+    recording.wait_for_sine();
+    recording.survives("a cut", |recording| {
+        relay.set_down(true);
+        recording.wait_for_silence();
+        relay.set_down(false);
+    });
+    recording.survives("a killed worker of the device host", |_| {
+        kill_worker(&share);
+        share.wait("worker");
+    });
+    recording.survives("a killed worker of the application host", |_| {
+        kill_worker(&attach);
+        attach.wait("worker");
+    });
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
+/// The unit for the service of a user, as systemd runs it: its command line, its file, its report of readiness and its signals.
+#[test]
+fn the_service_of_a_user_shares_a_microphone() {
+    const UNIT: &str = include_str!("../../../packaging/systemd/user/outboard.service");
+    let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
+    here.load("Audio/Source/Virtual", "mic");
+    here.wait_for("sources", "mic");
+    let configuration = here.scratch.path("config");
+    std::fs::create_dir_all(format!("{configuration}/outboard")).unwrap();
+    let entry =
+        "[[share]]\ndevice = \"audio:mic\"\nname = \"sound\"\nlisten = \"127.0.0.1:0\"\ninsecure = true\n";
+    std::fs::write(format!("{configuration}/outboard/outboard.toml"), entry).unwrap();
+    let notified = UnixDatagram::bind(here.scratch.path("notify")).unwrap();
+
+    let value = |name: &str| UNIT.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let line = value("ExecStart=").replace("%E", &configuration);
+    let words: Vec<&str> = line.split(' ').collect();
+    assert_eq!((words[0], value("Type="), value("NoNewPrivileges=")), ("@bindir@/outboard", "notify", "yes"));
+    let mut unit = command(&words[1..]);
+    here.set(&mut unit);
+    unit.env("NOTIFY_SOCKET", here.scratch.path("notify"));
+    let mut service = Service::start_as(unit);
+    let address = service.wait("listening")["address"].as_str().unwrap().to_string();
+    let mut text = [0; 256];
+    let said = notified.recv(&mut text).unwrap();
+    assert!(String::from_utf8_lossy(&text[..said]).contains("READY=1"), "{:?}", &text[..said]);
+
+    let attach = there.attach(&address);
+    there.wait_for("sources", "Remote");
+    let mut recording = there.record("Remote");
+    let _player = here.play_sine("mic", "input");
+    recording.wait_for("the sine", |frames| frames.chunks_exact(RUN_FRAMES).any(is_loud));
+    assert_eq!([attach.stop(), service.stop()], [Some(0); 2]);
+}
+
+/// A network that loses records, and one that is slower than samples: both get packets, and the sine goes on.
+#[test]
+fn a_lossy_and_a_slow_network_get_packets_of_opus() {
+    let lossy = Params { delay_ns: 5_000_000, loss_ppm: 30_000, ..Params::default() };
+    let slow = Params { delay_ns: 5_000_000, rate_bps: 1_000_000, ..Params::default() };
+    for (name, link) in [("lossy", lossy), ("slow", slow)] {
+        let servers = (Server::start_with(LONG_QUANTA), Server::start_with(LONG_QUANTA));
+        let (Some(here), Some(there)) = servers else { return };
+        here.load("Audio/Source/Virtual", "mic");
+        here.wait_for("sources", "mic");
+        let (mut share, address) = here.share("audio:mic", &["--stats"]);
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let network = netsim::relay::Relay::start(any, address.parse().unwrap(), link, 1).unwrap();
+        let attach = there.attach(&network.address().to_string());
+        there.wait_for("sources", "Remote");
+        let mut recording = there.record("Remote");
+        let _player = here.play_sine("mic", "input");
+        let packets = |share: &mut Service| {
+            let stats = share.wait("stats")["stats"]["outgoing"]["stages"].take();
+            let opus =
+                stats.as_array().and_then(|stages| stages.iter().find(|stage| stage["name"] == "opus"));
+            opus.map_or(0.0, |opus| figure(&opus["figures"], "packets"))
+        };
+        wait_until(name, || packets(&mut share) > 0.0);
+        recording.wait_for("the sine", |frames| frames.chunks_exact(RUN_FRAMES * 10).any(is_loud));
+        println!("{name}: {} packets", packets(&mut share));
+        assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+    }
 }

@@ -90,4 +90,16 @@ mod tests {
             |pipeline: &Option<Pipeline>| pipeline.as_ref().map(|pipeline| pipeline.text().to_string());
         assert_eq!((text(&recommended.via), text(&recommended.via_back)), (Some("encode".into()), None));
     }
+
+    #[test]
+    fn sound_follows_its_clock_and_its_network_by_default() {
+        let offer = |direction| FlowOffer { direction, format: Format::Audio, class: FlowClass::Timely };
+        let flows = [FlowDirection::DeviceToApplication, FlowDirection::ApplicationToDevice].map(offer);
+        let recommended = Pipelines::default().or_recommended("audio", &flows).unwrap();
+        recommended.check(&flows).unwrap();
+        for pipeline in [recommended.via, recommended.via_back] {
+            let text = pipeline.unwrap().text().to_string();
+            assert_eq!(text, "resample | buffer(play, delay=auto) | opus(when=needed)");
+        }
+    }
 }

@@ -108,13 +108,13 @@ sys.excepthook = explain
 SILENCE = "10s"
 
 
-def share(devices):
-    """Host A shares devices, `{name: device}`."""
+def share(devices, more=""):
+    """Host A shares devices, `{name: device}`. `more` are further lines of each."""
     file = f"/tmp/{'-'.join(devices)}.toml"
     with open(file, "w") as out:
         for name, device in devices.items():
             out.write(f'[[share]]\ndevice = "{device}"\nname = "{name}"\nlisten = "{A}:{PORT}"\ninsecure = true\n'
-                      f'limits = "silence={SILENCE}"\n')
+                      f'limits = "silence={SILENCE}"\n{more}')
     device_host = Outboard("a", "run", file)
     device_host.event("listening")
     return device_host

@@ -221,6 +221,15 @@ impl DeviceClass for Audio {
         name_of(described).map(|_| Kind::Audio)
     }
 
+    /// Two clocks are never equal, and a network is never even. Packets of the codec are larger than a quantum, so it delays sound; it
+    /// codes only where the network demands it.
+    fn pipeline(&self, _direction: FlowDirection) -> &'static str {
+        match HAS_MEDIA {
+            true => "resample | buffer(play, delay=auto) | opus(when=needed)",
+            false => "resample | buffer(play, delay=auto)",
+        }
+    }
+
     fn subsystem(&self) -> Option<&'static str> {
         Some("sound")
     }
