@@ -199,7 +199,7 @@ impl Request {
             Asked::Disconnect => COMMAND_DISCONNECT,
             Asked::Unknown(other) => other,
         };
-        let flags = u16::from(self.force) * FLAG_FUA | u16::from(self.keep_space) * FLAG_NO_HOLE;
+        let flags = (u16::from(self.force) * FLAG_FUA) | (u16::from(self.keep_space) * FLAG_NO_HOLE);
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
         bytes[4..6].copy_from_slice(&flags.to_be_bytes());

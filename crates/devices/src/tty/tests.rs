@@ -251,7 +251,7 @@ fn lines_settings_and_data_of_a_program_arrive_in_order() {
     assert_eq!(kernel.pull(), SerialMessage::Data(Body::from(&b"AT"[..])));
     let (one, since_us) = lines(kernel.pull());
     assert_eq!(one, OutputLines { dtr: false, ..both });
-    assert!(since_us >= 20_000 && since_us < 60_000_000, "{since_us}");
+    assert!((20_000..60_000_000).contains(&since_us), "{since_us}");
     assert_eq!(lines(kernel.pull()).0, OutputLines { breaks: true, ..one });
     // A snapshot has everything once more.
     kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
@@ -312,7 +312,7 @@ fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
     assert_eq!((end.command, end.sequence, end.status), (4, unlink, WAS_UNLINKED));
     // Changes without a bound: the last state counts.
     for number in 0..2000 {
-        kernel.request(0x40, MODEM, 0x300 | number % 4, 0);
+        kernel.request(0x40, MODEM, 0x300 | (number % 4), 0);
     }
     let (mut data, mut last) = (0, None);
     while last != Some(OutputLines { dtr: true, rts: true, breaks: false }) || data < taken {

@@ -46,8 +46,11 @@ pub(super) fn container(kind: Kind, content: &[u8]) -> Vec<u8> {
     container
 }
 
+/// The body of a container, and the bytes after it.
+type Split<'a> = (&'a [u8], &'a [u8]);
+
 /// Splits off the body of the container at the front; `None`: it is not complete. Refuses a body over `bytes_max`.
-pub(super) fn split(bytes: &[u8], bytes_max: usize) -> Result<Option<(&[u8], &[u8])>, String> {
+pub(super) fn split(bytes: &[u8], bytes_max: usize) -> Result<Option<Split<'_>>, String> {
     let Some((header, rest)) = bytes.split_first_chunk::<{ Container::BYTES }>() else { return Ok(None) };
     let container = Container::parse(header, bytes_max).map_err(|error| error.to_string())?;
     Ok(rest.split_at_checked(container.length as usize))

@@ -95,7 +95,7 @@ impl Geometry {
             {
                 value("preferred block size", preferred.into())
             }
-            (block, _) if self.size_bytes % u64::from(block) != 0 => {
+            (block, _) if !self.size_bytes.is_multiple_of(u64::from(block)) => {
                 value("size of the disk", self.size_bytes)
             }
             _ => Ok(()),
@@ -193,7 +193,7 @@ impl Request {
     pub fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0] = self.command.number();
-        bytes[1] = u8::from(self.force) * FORCE | u8::from(self.keep_space) * KEEP_SPACE;
+        bytes[1] = (u8::from(self.force) * FORCE) | (u8::from(self.keep_space) * KEEP_SPACE);
         bytes[2..10].copy_from_slice(&self.id.to_le_bytes());
         bytes[10..18].copy_from_slice(&self.offset.to_le_bytes());
         bytes[18..].copy_from_slice(&self.length.to_le_bytes());
