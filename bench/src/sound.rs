@@ -1,6 +1,8 @@
 //! Speech over a network that loses packets: plain samples with silence for a loss, `buffer(play)`, which conceals losses, and
 //! `opus`, which also repeats. Virtual time, so every run is the same.
 //!
+//! A second table has the delay that a pipeline adds to that of a network: on a quiet one, and after 10 s of jitter.
+//!
 //! Scores: the segmental signal-to-noise ratio, computed here; and, if Python has the packages `pesq` and `visqol-python`, PESQ
 //! (ITU-T P.862.2) and ViSQOL ("ViSQOL v3: An open source production ready objective speech and audio metric" (2020)).
 
@@ -52,19 +54,37 @@ struct Loss {
     share_ppm: u32,
     /// All packets of 200 ms in each 3 s are lost.
     has_bursts: bool,
+    /// The jitter of a quiet network, and in between that of a bad one.
+    has_jitter: bool,
 }
 
 const LOSSES: [Loss; 3] = [
-    Loss { name: "1 %", share_ppm: 10_000, has_bursts: false },
-    Loss { name: "5 %", share_ppm: 50_000, has_bursts: false },
-    Loss { name: "200 ms in 3 s", share_ppm: 0, has_bursts: true },
+    Loss { name: "1 %", share_ppm: 10_000, has_bursts: false, has_jitter: false },
+    Loss { name: "5 %", share_ppm: 50_000, has_bursts: false, has_jitter: false },
+    Loss { name: "200 ms in 3 s", share_ppm: 0, has_bursts: true, has_jitter: false },
 ];
+/// The default of the class `audio`.
+const DEFAULT: &str = "resample | buffer(play, delay=auto) | opus(when=needed)";
 const PIPELINES: [&str; 4] = [
     "null",
     "buffer(play, delay=40ms)",
     "buffer(play, delay=40ms) | opus",
     "buffer(play, delay=40ms) | opus(kbits=64)",
 ];
+const DELAYED: [&str; 3] =
+    ["resample | buffer(play, delay=auto)", "buffer(play, delay=auto) | opus", DEFAULT];
+/// The delay of the network.
+const NETWORK: Duration = Duration::from_millis(20);
+/// The jitter of a quiet network.
+const QUIET_JITTER_NS: u64 = 200_000;
+/// The jitter of the other one, and its time.
+const JITTER_NS: u64 = 100_000_000;
+const JITTER: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(70)];
+const DELAYED_FOR: Duration = Duration::from_secs(120);
+/// The first second of a flow is that in which `auto` learns the network.
+const LEARNS: Duration = Duration::from_secs(1);
+/// A delay that is longer than that of a quiet network by this has not returned. Shorter pieces than 2.5 ms are never left out.
+const RETURNED: Duration = Duration::from_millis(3);
 
 /// Returns the standard output of a command that reads `input`.
 fn filter(command: &mut Command, input: Vec<u8>) -> Result<Vec<u8>, Failure> {
@@ -117,6 +137,8 @@ struct Heard {
     samples: Vec<f32>,
     bytes: u64,
     packets: [u64; 2],
+    /// The time since the start, and the delay beyond that of the network, of each message released.
+    delays: Vec<(Duration, Duration)>,
 }
 
 /// Sends `speech` through a pipeline over a network that loses packets.
@@ -126,22 +148,30 @@ fn send(speech: &[f32], text: &str, loss: &Loss, seed: u64) -> Result<Heard, Fai
     let mut source =
         Chain::source(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
     let mut sink = Chain::sink(&pipeline, &Format::Audio, &mut direct).map_err(|error| error.to_string())?;
-    let params = Params {
-        delay_ns: 20_000_000,
+    let mut params = Params {
+        delay_ns: NETWORK.as_nanos() as u64,
+        jitter_ns: if loss.has_jitter { QUIET_JITTER_NS } else { 0 },
         loss_ppm: loss.share_ppm,
         queue_packets: u32::MAX,
         ..Params::default()
     };
-    let mut network: Link<u64> = Link::new(params, seed).hold_at_most(u64::MAX);
+    let mut network: Link<u64> = Link::new(params.clone(), seed).hold_at_most(u64::MAX);
     let mut crossing: Vec<Option<Message>> = Vec::new();
     let (mut sent_out, mut heard_out) = (ChainOut::default(), ChainOut::default());
-    let mut heard = Heard { samples: vec![0.0; speech.len()], bytes: 0, packets: [0; 2] };
+    let mut heard = Heard { samples: vec![0.0; speech.len()], bytes: 0, packets: [0; 2], delays: Vec::new() };
     let (mut next, mut feedback_at) = (0, STARTED);
     let (mut reported, mut received, mut lost_before) = (0, 0, 0);
     let mut now = STARTED;
     let end =
         STARTED.after(Duration::from_nanos(SPEC.duration_ns(speech.len() as u64)) + Duration::from_secs(1));
     while now < end {
+        if loss.has_jitter {
+            let is_bad = (JITTER[0]..JITTER[1]).contains(&now.since(STARTED));
+            let jitter_ns = if is_bad { JITTER_NS } else { QUIET_JITTER_NS };
+            if std::mem::replace(&mut params.jitter_ns, jitter_ns) != jitter_ns {
+                network.configure(now.0, params.clone());
+            }
+        }
         let quantum_at = STARTED.after(Duration::from_nanos(SPEC.duration_ns(next as u64)));
         if next < speech.len() && quantum_at <= now {
             let samples = encode(SPEC.format, &speech[next..next + QUANTUM]);
@@ -183,6 +213,8 @@ fn send(speech: &[f32], text: &str, loss: &Loss, seed: u64) -> Result<Heard, Fai
             sink.handle_timeout(now, &mut heard_out);
         }
         for message in heard_out.messages.drain(..) {
+            let delay = now.since(message.created).saturating_sub(NETWORK);
+            heard.delays.push((now.since(STARTED), delay));
             place(&message, &mut heard.samples);
         }
         now = now.after(Duration::from_micros(250));
@@ -247,6 +279,47 @@ fn scores(python: &Path, sent: &Path, heard: &Path) -> Option<[f64; 2]> {
     Some([numbers.next()??, numbers.next()??])
 }
 
+/// The 99th percentile of the delays in a time.
+fn delay_p99(delays: &[(Duration, Duration)], time: [Duration; 2]) -> Duration {
+    let within = delays.iter().filter(|(at, _)| (time[0]..time[1]).contains(at));
+    let mut sorted: Vec<Duration> = within.map(|(_, delay)| *delay).collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default()
+}
+
+/// Prints the delay that pipelines add, and the time after which it returns to that of a quiet network.
+fn delays(speech: &[f32], seed: u64) -> Result<Vec<Value>, Failure> {
+    let frames = (DELAYED_FOR.as_secs_f64() * f64::from(SPEC.rate_hz)) as usize / QUANTUM * QUANTUM;
+    let speech: Vec<f32> = speech.iter().copied().cycle().take(frames).collect();
+    let loss = Loss { name: "jitter", share_ppm: 0, has_bursts: false, has_jitter: true };
+    println!(
+        "\nThe delay beyond that of the network (20 ms, with up to 0.2 ms of jitter), 99th percentile of 60 s, then of 10 s with up to \
+         100 ms\nof jitter; and the time after these until it is back for good, within 3 ms;\nand the delay at the end, 99th percentile of 10 s.\n"
+    );
+    println!("| pipeline | quiet | with jitter | back after | at the end |");
+    println!("|---|---|---|---|---|");
+    let mut rows = Vec::new();
+    for text in DELAYED {
+        let delays = send(&speech, text, &loss, seed)?.delays;
+        let quiet = delay_p99(&delays, [LEARNS, JITTER[0]]);
+        let bad = delay_p99(&delays, JITTER);
+        // Behind the last quantum, its end is concealed.
+        let last = DELAYED_FOR - LEARNS;
+        let late = delays.iter().rev().find(|(at, delay)| *at < last && *delay > quiet + RETURNED);
+        let back = late.map_or(Duration::ZERO, |(at, _)| at.saturating_sub(JITTER[1]));
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let end = delay_p99(&delays, [last - Duration::from_secs(10), last]);
+        let [quiet_ms, bad_ms, end_ms] = [quiet, bad, end].map(ms);
+        println!(
+            "| `{text}` | {quiet_ms:.1} ms | {bad_ms:.1} ms | {:.1} s | {end_ms:.1} ms |",
+            back.as_secs_f64()
+        );
+        rows.push(json!({ "experiment": "sound delay", "pipeline": text, "quiet_p99_ms": quiet_ms,
+            "jitter_p99_ms": bad_ms, "back_s": back.as_secs_f64(), "end_p99_ms": end_ms }));
+    }
+    Ok(rows)
+}
+
 /// Runs `sound`.
 pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
     let speech = setting.speech()?;
@@ -289,6 +362,7 @@ pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
                 "visqol": scored.map(|scores| scores[1]) }));
         }
     }
+    rows.extend(delays(&speech, setting.seed)?);
     if !has_scores {
         eprintln!(
             "sound: no PESQ and no ViSQOL: `{}` has not both packages: pip install pesq visqol-python",
