@@ -259,15 +259,29 @@ impl<'a> Desk<'a> {
         Ok(acts)
     }
 
-    /// Measures keys during a film.
-    fn type_beside_film(&mut self, keys: usize) -> Result<Act, Failure> {
+    /// Measures the time between two pictures of the film at the viewer, in the middle of the film.
+    fn watch_film(&mut self, count: usize) -> Result<Act, Failure> {
+        let middle = FILM_SIDE as u32 / 2;
+        let place = Rectangle { x: middle, y: middle, width: 16, height: 16 };
+        self.sight.time(&[], Sign::Pixel(place))?;
+        let before = self.sent()?;
+        let mut times = Vec::new();
+        for _ in 0..count {
+            times.push(self.sight.time(&[], Sign::Pixel(place))?.as_secs_f64() * 1e3);
+        }
+        let bytes = (self.sent()? - before) / count.max(1) as f64;
+        Ok(Act { name: "a film, until a place in it changes again", times, bytes })
+    }
+
+    /// Measures keys during a film, and the film.
+    fn type_beside_film(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
         self.sight.act(&click(x, y, button::LEFT))?;
         self.sight.rest(QUIET, &whole())?;
         let stop = AtomicBool::new(false);
         let film = Content::Film.film(FILM_SIDE);
         let canvas = Canvas::open(&self.desktop.name, &film, FILM_SIDE)?;
-        let act = thread::scope(|scope| {
+        let acts = thread::scope(|scope| {
             let painter = scope.spawn(|| {
                 let begun = Instant::now();
                 for number in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
@@ -279,13 +293,14 @@ impl<'a> Desk<'a> {
             });
             thread::sleep(Duration::from_secs(3));
             let act = self.measure("a key while a film plays", keys, echo, nothing);
+            let acts = act.and_then(|act| Ok(vec![act, self.watch_film(keys)?]));
             stop.store(true, Ordering::Relaxed);
             painter.join().map_err(|_| "a thread panicked")??;
-            act
+            acts
         })?;
         drop(canvas);
         self.sight.rest(Duration::from_secs(2), &whole())?;
-        Ok(act)
+        Ok(acts)
     }
 }
 
@@ -371,7 +386,7 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
         let lab = Lab::up(&netlab, &link)?;
         let mut desk = Desk::set_up(&lab, server, setting.via.as_deref())?;
         let mut acts = if setting.only_film { Vec::new() } else { desk.work(setting.keys)? };
-        acts.push(desk.type_beside_film(setting.keys)?);
+        acts.extend(desk.type_beside_film(setting.keys)?);
         if let (Some(file), "outboard") = (&setting.picture, server) {
             std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;

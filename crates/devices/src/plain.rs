@@ -54,11 +54,20 @@ pub(crate) fn view_note(is_view_only: bool) -> &'static str {
     if is_view_only { " (view only)" } else { "" }
 }
 
-/// Returns the default pipeline for a screen that accumulates its changes itself: pictures are compressed while that
-/// pays, and none is captured before the network has room for it.
+/// The default pipeline for the pictures of a screen: exact where it stands still, VP8 where it moves while the network is too
+/// slow.
+#[cfg(feature = "media")]
+const SCREEN_PIPELINE: &str = "screen";
+
+/// The same without the codec, for a screen that accumulates its changes itself: pictures are compressed while that pays, and
+/// none is captured before the network has room for it.
+#[cfg(not(feature = "media"))]
+const SCREEN_PIPELINE: &str = "compress(level=auto) | latest(held_max=0)";
+
+/// Returns the default pipeline for a screen.
 pub(crate) fn screen_pipeline(direction: FlowDirection) -> &'static str {
     match direction {
-        FlowDirection::DeviceToApplication => "compress(level=auto) | latest(held_max=0)",
+        FlowDirection::DeviceToApplication => SCREEN_PIPELINE,
         FlowDirection::ApplicationToDevice => "",
     }
 }

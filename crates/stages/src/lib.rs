@@ -73,6 +73,7 @@ mod reorder_buffer;
 mod replay;
 mod resample;
 mod scale;
+mod screen;
 mod sequence;
 mod sound;
 mod synchronize;
@@ -109,6 +110,7 @@ pub static PAIRS: &[&dyn Pair] = &[
     &record::Record,
     &replay::Replay,
     &scale::SCALE,
+    &screen::Screen,
     &crop::CROP,
     &gray::GRAY,
     &colour::COLOUR,

@@ -1,9 +1,9 @@
 //! Bodies of pictures to and from their coded form: a header of the format `video`, then the picture as VP8.
 
 #[cfg(feature = "media")]
-pub(super) use with_codec::{Decoding, Encoding};
+pub(crate) use with_codec::{Decoding, Encoding};
 #[cfg(not(feature = "media"))]
-pub(super) use without_codec::Decoding;
+pub(crate) use without_codec::Decoding;
 
 #[cfg(feature = "media")]
 mod with_codec {
@@ -15,7 +15,7 @@ mod with_codec {
     use wire::formats::video::{Header, Kind, PixelFormat};
 
     /// Decodes pictures of a peer.
-    pub(in super::super) struct Decoding {
+    pub(crate) struct Decoding {
         decoder: Decoder,
         memory: Memory,
     }
@@ -27,10 +27,10 @@ mod with_codec {
     }
 
     impl Decoding {
-        pub(in super::super) const IS_POSSIBLE: bool = true;
+        pub(crate) const IS_POSSIBLE: bool = true;
 
         /// Decodes the body of a coded picture into the body of the picture.
-        pub(in super::super) fn decode(&mut self, mut body: Body) -> StageResult<Body> {
+        pub(crate) fn decode(&mut self, mut body: Body) -> StageResult<Body> {
             let malformed = |problem: String| StageError::Input(problem);
             let header = body
                 .take_front::<{ Header::BYTES }>()
@@ -53,7 +53,7 @@ mod with_codec {
 
     /// Encodes pictures.
     #[derive(Default)]
-    pub(in super::super) struct Encoding {
+    pub(crate) struct Encoding {
         encoder: Option<(Encoder, (u32, u32), u32)>,
         buffer: Buffer,
         /// Time of the last picture. libvpx demands that times rise.
@@ -61,9 +61,14 @@ mod with_codec {
     }
 
     impl Encoding {
+        /// Returns true if pictures of this size can be coded.
+        pub(crate) fn can_code(width: u32, height: u32) -> bool {
+            video::can_code(width, height)
+        }
+
         /// Encodes a picture, made at `created` and shown for `interval`, at `rate_kbit`. Returns the coded body, and
         /// whether it is a key picture: on demand, as the first one, and when the size changed.
-        pub(in super::super) fn encode(
+        pub(crate) fn encode(
             &mut self,
             picture: &Picture,
             (created, interval): (Time, Duration),
@@ -107,13 +112,13 @@ mod without_codec {
 
     /// Refuses coded pictures.
     #[derive(Default)]
-    pub(in super::super) struct Decoding;
+    pub(crate) struct Decoding;
 
     impl Decoding {
-        pub(in super::super) const IS_POSSIBLE: bool = false;
+        pub(crate) const IS_POSSIBLE: bool = false;
 
         /// Returns an error: this build has no decoder.
-        pub(in super::super) fn decode(&mut self, _body: Body) -> StageResult<Body> {
+        pub(crate) fn decode(&mut self, _body: Body) -> StageResult<Body> {
             Err(StageError::Input(format!("it is coded, and {}", super::super::MISSING)))
         }
     }

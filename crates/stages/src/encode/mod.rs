@@ -24,6 +24,10 @@ mod source;
 #[cfg(all(test, feature = "media"))]
 mod tests;
 
+pub(crate) use decoding::Decoding;
+#[cfg(feature = "media")]
+pub(crate) use decoding::Encoding;
+
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Promises, Site, Stage, StageResult, agreed,
 };
@@ -33,7 +37,7 @@ pub(crate) struct Encode;
 
 /// The end of the errors of a build without the feature `media`.
 #[cfg(not(feature = "media"))]
-const MISSING: &str = "this build of Outboard has no VP8: it was built without the feature `media`, which the Debian package has";
+pub(crate) const MISSING: &str = "this build of Outboard has no VP8: it was built without the feature `media`, which the Debian package has";
 
 static OPTIONS: [OptionSpec; 1] = [agreed(
     "codec",

@@ -1,0 +1,119 @@
+//! The bytes between the halves. `doc.md` has the layout.
+
+use crate::varint;
+use contract::{Body, StageError, StageResult};
+#[cfg(feature = "media")]
+use smallvec::SmallVec;
+
+/// The content of a message behind its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Coding {
+    /// A message of the format `video` as it is.
+    Stored,
+    /// The same, compressed by zstd.
+    Compressed {
+        /// Bytes of the message before its compression.
+        length: u64,
+    },
+    /// A piece of a picture of the film.
+    Piece {
+        /// The picture ends with this piece.
+        is_last: bool,
+    },
+    /// The header of a whole picture: the screen has this size from here on.
+    Begin,
+}
+
+/// The header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) coding: Coding,
+    /// Number of the message.
+    pub(super) sequence: u64,
+}
+
+impl Header {
+    /// Puts the header in front of a body.
+    #[cfg(feature = "media")]
+    pub(super) fn put(&self, body: &mut Body) {
+        let mut bytes = SmallVec::<[u8; 32]>::new();
+        let (code, length) = match self.coding {
+            Coding::Stored => (0, None),
+            Coding::Compressed { length } => (1, Some(length)),
+            Coding::Piece { is_last: false } => (2, None),
+            Coding::Piece { is_last: true } => (3, None),
+            Coding::Begin => (4, None),
+        };
+        bytes.push(code);
+        varint::put(&mut bytes, self.sequence);
+        if let Some(length) = length {
+            varint::put(&mut bytes, length);
+        }
+        body.push_front(&bytes);
+    }
+
+    /// Takes the header off a body from the peer.
+    pub(super) fn take(body: &mut Body) -> StageResult<Header> {
+        let malformed = |problem: &str| StageError::Input(problem.into());
+        let short = || malformed("its header is cut short");
+        let [code] = body.take_front().ok_or_else(short)?;
+        let sequence = varint::take(body).ok_or_else(short)?;
+        let coding = match code {
+            0 => Coding::Stored,
+            1 => Coding::Compressed { length: varint::take(body).ok_or_else(short)? },
+            2 => Coding::Piece { is_last: false },
+            3 => Coding::Piece { is_last: true },
+            4 => Coding::Begin,
+            _ => return Err(malformed("its coding is unknown")),
+        };
+        Ok(Header { coding, sequence })
+    }
+}
+
+/// A control message from the sink half to the source half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Control {
+    /// A message arrived, this many microseconds after the one before.
+    Arrived { sequence: u64, gap_us: u64 },
+    /// Messages with these numbers, from the first to below the second, did not arrive.
+    Missing { from: u64, below: u64 },
+    /// The sink half knows nothing of the screen.
+    Refresh,
+    /// A picture of the film cannot be decoded: a key picture is needed.
+    KeyNeeded,
+    /// This build has no decoder.
+    NoDecoder,
+}
+
+impl Control {
+    /// The message as bytes.
+    pub(super) fn emit(self) -> Vec<u8> {
+        let (code, numbers) = match self {
+            Control::Arrived { sequence, gap_us } => (0, Some([sequence, gap_us])),
+            Control::Missing { from, below } => (1, Some([from, below])),
+            Control::Refresh => (2, None),
+            Control::KeyNeeded => (3, None),
+            Control::NoDecoder => (4, None),
+        };
+        let mut bytes = vec![code];
+        numbers.into_iter().flatten().for_each(|number| varint::put(&mut bytes, number));
+        bytes
+    }
+
+    /// Parses a message from the peer.
+    #[cfg(feature = "media")]
+    pub(super) fn parse(bytes: &[u8]) -> StageResult<Control> {
+        let malformed = || StageError::Control("it is cut short, too long or of an unknown kind".into());
+        let (code, mut rest) = bytes.split_first().ok_or_else(malformed)?;
+        let mut number = || varint::take_slice(&mut rest).ok_or_else(malformed);
+        let control = match code {
+            0 => Control::Arrived { sequence: number()?, gap_us: number()? },
+            1 => Control::Missing { from: number()?, below: number()? },
+            2 => Control::Refresh,
+            3 => Control::KeyNeeded,
+            4 => Control::NoDecoder,
+            _ => return Err(malformed()),
+        };
+        if rest.is_empty() { Ok(control) } else { Err(malformed()) }
+    }
+}
