@@ -22,7 +22,7 @@ use crate::HELD_BYTES_MAX;
 use crate::adaptive::LateCost;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter, malformed};
 use crate::playout::{HELD_MAX, LONGEST_HOLD, transit};
-use crate::sound::{Concealer, SPLICE_FADE, Sound, duration, frames_in, splice};
+use crate::sound::{Concealer, SPLICE_FADES, Sound, duration, frames_in, splice};
 use contract::{
     Attributes, Body, Choice, Message, Offset, Options, Outbox, Port, Report, Stage, StageResult, Time,
 };
@@ -248,25 +248,25 @@ impl Sink {
         }
         let spec = playing.spec;
         let [shortest, longest] = SPLICES.map(|piece| frames_in(&spec, piece.min(excess)).max(1));
-        let needed = longest + frames_in(&spec, SPLICE_FADE);
+        let [least_fade, fade] = SPLICE_FADES.map(|fade| frames_in(&spec, fade));
         let (mut count, mut frames, mut position) = (0, 0, playing.position);
         for quantum in &self.queue {
-            if frames >= needed {
+            if frames >= longest + fade || quantum.spec != spec || quantum.position != position {
                 break;
-            }
-            if quantum.spec != spec || quantum.position != position {
-                return;
             }
             (count, frames, position) = (count + 1, frames + quantum.frames, quantum.end());
         }
-        if frames < needed {
+        // A short delay means that little sound is here: at least a piece and its fade.
+        if frames < shortest + least_fade {
             return;
         }
+        let fade = fade.min(frames - shortest);
+        let longest = longest.min(frames - fade);
         let pieces: Vec<Quantum> = self.queue.drain(..count).collect();
         self.bytes -= pieces.iter().map(|quantum| quantum.message.body.len()).sum::<usize>();
         let sounds = pieces.iter().filter_map(|quantum| Sound::parse(&quantum.message.body));
         let mut samples: Vec<f32> = sounds.flat_map(|sound| sound.samples).collect();
-        let removed = splice(&mut samples, &spec, shortest..longest + 1).unwrap_or(0);
+        let removed = splice(&mut samples, &spec, shortest..longest + 1, fade).unwrap_or(0);
         let created = pieces[0].message.created.after(duration(&spec, removed));
         self.requeue(&pieces, samples, playing.position.wrapping_add(removed as u64), created);
         let removed_ns = i64::try_from(spec.duration_ns(removed as u64)).unwrap_or(0);

@@ -10,7 +10,7 @@ pub(crate) mod tests;
 
 pub(crate) use conceal::Concealer;
 pub(crate) use rate::{RateConverter, STEER_MAX};
-pub(crate) use similar::{SPLICE_FADE, splice};
+pub(crate) use similar::{SPLICE_FADES, splice};
 
 use contract::{Body, Message, Time};
 use std::time::Duration;

@@ -1,14 +1,14 @@
 //! Places at which sound resembles itself: a period of a voice or of an instrument. Sound is joined there without a click.
 
-use super::{cross_fade, frames_in};
+use super::cross_fade;
 use std::ops::Range;
 use std::time::Duration;
 use wire::formats::audio::SampleSpec;
 
 /// Samples are compared at about this rate, which is enough to find a period.
 const COMPARED_HZ: u32 = 16_000;
-/// The length of the fade at a splice.
-pub(crate) const SPLICE_FADE: Duration = Duration::from_millis(4);
+/// The shortest and the usual length of the fade at a splice.
+pub(crate) const SPLICE_FADES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(4)];
 
 /// The likeness of frames from `first` and from `second` on, `frames` of each: 1 if they are equal, up to their loudness.
 fn likeness(samples: &[f32], spec: &SampleSpec, [first, second]: [usize; 2], frames: usize) -> f32 {
@@ -38,10 +38,14 @@ pub(super) fn period(samples: &[f32], spec: &SampleSpec, window: usize, lags: Ra
 
 /// Shortens sound by a number of frames in `lags`, at the place where it resembles itself most: the method WSOLA ("An overlap-add
 /// technique based on waveform similarity (WSOLA) for high quality time-scale modification of speech" (1993), 3), for a single
-/// place. Returns the number of frames removed, or `None` if `samples` are too short.
-pub(crate) fn splice(samples: &mut Vec<f32>, spec: &SampleSpec, lags: Range<usize>) -> Option<usize> {
+/// place, with a fade of `fade` frames. Returns the number of frames removed, or `None` if `samples` are too short.
+pub(crate) fn splice(
+    samples: &mut Vec<f32>,
+    spec: &SampleSpec,
+    lags: Range<usize>,
+    fade: usize,
+) -> Option<usize> {
     let channels = usize::from(spec.channels);
-    let fade = frames_in(spec, SPLICE_FADE);
     let frames = samples.len() / channels;
     let scores = lags
         .filter(|lag| *lag > 0 && lag + fade <= frames)

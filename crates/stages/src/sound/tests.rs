@@ -138,14 +138,14 @@ fn a_splice_shortens_a_tone_by_whole_periods() {
     for channels in [1, 2] {
         let spec = SampleSpec { channels, ..MONO };
         let mut samples = tone(&spec, 77, 960);
-        let removed = splice(&mut samples, &spec, 96..480).unwrap();
+        let removed = splice(&mut samples, &spec, 96..480, 192).unwrap();
         assert_eq!(samples.len(), (960 - removed) * usize::from(channels));
         let periods = removed as f64 * TONE_HZ / 48_000.0;
         assert!((periods - periods.round()).abs() < 0.02, "{removed} frames are {periods} periods");
         let mono: Vec<f32> = samples.iter().step_by(channels.into()).copied().collect();
         let snr = snr_db(&mono, 48_000);
         assert!(snr > 25.0, "{snr} dB");
-        assert_eq!(splice(&mut samples[..100].to_vec(), &spec, 96..480), None);
+        assert_eq!(splice(&mut samples[..100].to_vec(), &spec, 96..480, 192), None);
     }
 }
 
@@ -174,7 +174,7 @@ proptest! {
             prop_assert!(concealed.iter().all(|value| value.abs() <= 3.0));
         }
         let mut samples = values[..frames * width].to_vec();
-        let removed = splice(&mut samples, &spec, 1..500);
+        let removed = splice(&mut samples, &spec, 1..500, 192);
         prop_assert_eq!(samples.len(), (frames - removed.unwrap_or(0)) * width);
     }
 }
