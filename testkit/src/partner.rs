@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a partner may announce progress without making any.
 const FALSE_ALARMS_MAX: usize = 1000;
+/// Each false alarm is followed by a pause that is longer by this.
+const PACE: Duration = Duration::from_micros(100);
 
 /// Messages pushed to fill the partner while the far side does not read.
 const FLOOD_MESSAGES: u64 = 40_000;
@@ -170,12 +172,14 @@ fn until<H: Harness, T>(
     mut attempt: impl FnMut(&mut H) -> Option<T>,
 ) -> T {
     let deadline_ns = sys::clock::boot_ns() + PATIENCE.as_nanos() as u64;
-    for _ in 0..FALSE_ALARMS_MAX {
+    for alarm in 0..FALSE_ALARMS_MAX {
         if let Some(answer) = attempt(harness) {
             return answer;
         }
         assert!(sys::clock::boot_ns() < deadline_ns, "no progress within {PATIENCE:?}");
         wait(harness.partner().readiness(key, direction));
+        // A partner that has room for a message is ready, although another process has yet to take those before it.
+        std::thread::sleep(PACE * alarm as u32);
     }
     panic!("the partner was ready {FALSE_ALARMS_MAX} times without any progress");
 }

@@ -9,6 +9,7 @@ use contract::{
     PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, Time, TransportClass, TransportCtl,
 };
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use testkit::partner::{Harness, conforms};
@@ -83,6 +84,15 @@ struct Two {
     /// The transport loses nothing and reports the end.
     is_stream: bool,
     fed: u64,
+    peer_loop: Option<Arc<PeerLoop>>,
+}
+
+/// Shared with the thread that runs the peer's protocol.
+#[derive(Default)]
+struct PeerLoop {
+    /// From here on, the peer pulls.
+    pulls: AtomicBool,
+    arrived: Mutex<Vec<u8>>,
 }
 
 impl Two {
@@ -93,28 +103,49 @@ impl Two {
 
     fn of([here, there]: [Box<dyn Partner>; 2], is_stream: bool) -> Two {
         let there = Arc::new(Mutex::new(there));
-        Two { here: OpenFlows { transport: here, open: [false; 2] }, there, is_stream, fed: 0 }
+        Two {
+            here: OpenFlows { transport: here, open: [false; 2] },
+            there,
+            is_stream,
+            fed: 0,
+            peer_loop: None,
+        }
     }
 
     fn there(&self) -> MutexGuard<'_, Box<dyn Partner>> {
         self.there.lock().expect("no thread panicked while it held the lock")
     }
 
-    /// Runs the peer's protocol in a thread, as the peer's event loop would.
-    fn with_peer_loop(self) -> Two {
+    /// Runs the peer's protocol in a thread, as the peer's event loop would. It also pulls, once the test reads: bytes that wait in
+    /// a program must not keep this end from writing.
+    fn with_peer_loop(mut self) -> Two {
         let there = Arc::downgrade(&self.there);
+        let peer_loop = Arc::<PeerLoop>::default();
+        self.peer_loop = Some(peer_loop.clone());
         std::thread::spawn(move || {
             while let Some(there) = there.upgrade() {
-                let _ = there
-                    .lock()
-                    .expect("no thread panicked while it held the lock")
-                    .ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
+                let mut peer = there.lock().expect("no thread panicked while it held the lock");
+                let _ = peer.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
+                if peer_loop.pulls.load(Ordering::Relaxed) {
+                    let arrived = pull_all(peer.as_mut());
+                    peer_loop.arrived.lock().expect("the other thread did not panic").extend(arrived);
+                }
+                drop(peer);
                 drop(there);
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
         self
     }
+}
+
+/// Pulls until nothing is there. Returns the bytes.
+fn pull_all(partner: &mut dyn Partner) -> Vec<u8> {
+    let mut taken = Body::new();
+    while let Ok(Pulled::Filled { created: Time::ZERO, .. }) =
+        partner.pull(FlowKey::DEFAULT, Pull::Vector(&mut taken))
+    {}
+    taken.into_bytes().to_vec()
 }
 
 impl Harness for Two {
@@ -153,13 +184,14 @@ impl Harness for Two {
     fn taken(&mut self) -> Option<Vec<u8>> {
         // The event loop of this end runs while the peer pulls.
         let _ = self.here.transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received));
-        let mut taken = Body::new();
-        let mut there = self.there();
-        while let Ok(Pulled::Filled { created: Time::ZERO, .. }) =
-            there.pull(FlowKey::DEFAULT, Pull::Vector(&mut taken))
-        {}
-        drop(there);
-        self.is_stream.then(|| taken.into_bytes().to_vec())
+        let taken = match &self.peer_loop {
+            Some(peer_loop) => {
+                peer_loop.pulls.store(true, Ordering::Relaxed);
+                std::mem::take(&mut *peer_loop.arrived.lock().expect("the other thread did not panic"))
+            }
+            None => pull_all(self.there().as_mut()),
+        };
+        self.is_stream.then_some(taken)
     }
 }
 
