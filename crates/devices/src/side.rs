@@ -9,6 +9,7 @@ const ONE_SIDED: &[(&str, &str)] = &[
     ("serial", "tty"),
     ("x11", "window"),
     ("block", "nbd"),
+    ("iscsi", "nbd"),
     ("stdin", "stdout"),
 ];
 
