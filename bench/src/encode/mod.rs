@@ -194,9 +194,8 @@ fn outboard(
     let processes: Vec<u32> = [&share, &attach]
         .into_iter()
         .flat_map(|program| with_descendants(program.id()))
-        .filter(|process| {
-            fs::read_to_string(format!("/proc/{process}/comm")).is_ok_and(|name| name.starts_with("outboard"))
-        })
+        // A worker has another name, but the same program.
+        .filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|file| file.ends_with("outboard")))
         .collect();
     let (bytes, cpu, from) = (sent_bytes(lab)?, cpu_seconds(&processes), Instant::now());
     let first = log(&viewer_log).last().map_or(0, |(_, arrived)| *arrived);
