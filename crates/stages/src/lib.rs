@@ -67,6 +67,7 @@ mod picture;
 mod playout;
 mod prefetch;
 mod random;
+mod recode;
 mod record;
 mod reorder;
 mod reorder_buffer;

@@ -31,7 +31,6 @@ mod sink;
 mod source;
 #[cfg(test)]
 mod tests;
-mod tiles;
 
 use codec::Method;
 use contract::{

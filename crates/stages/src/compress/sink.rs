@@ -3,8 +3,8 @@
 
 use super::codec::{Decoder, Method, STORED, TILED};
 use super::effort::{Effort, FIRST, LADDER};
-use super::tiles::TiledPicture;
 use crate::picture::Memory;
+use crate::recode::TiledPicture;
 use contract::{Body, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use wire::BODY_BYTES_MAX;
 

@@ -3,7 +3,7 @@
 use super::auto::AutoLevel;
 use super::codec::{Encoder, Method, STORED, TILED, is_worth};
 use super::effort::Effort;
-use super::tiles;
+use crate::recode;
 use contract::{
     Bytes, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
 };
@@ -28,7 +28,7 @@ impl Strategy {
 
 pub(super) struct Source {
     strategy: Strategy,
-    tiles: Option<tiles::Encoder>,
+    tiles: Option<recode::Encoder>,
     /// Output of the compressor. Reused while warm in the cache; the result is copied to a body of
     /// its own.
     scratch: Vec<u8>,
@@ -52,7 +52,7 @@ impl Source {
         };
         Ok(Source {
             strategy,
-            tiles: is_tiled.then(tiles::Encoder::default),
+            tiles: is_tiled.then(recode::Encoder::default),
             scratch: Vec::new(),
             messages: 0,
             stored: 0,

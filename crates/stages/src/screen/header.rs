@@ -15,6 +15,11 @@ pub(super) enum Coding {
         /// Bytes of the message before its compression.
         length: u64,
     },
+    /// A picture in tiles ([`crate::recode`]), compressed by zstd.
+    Tiled {
+        /// Bytes of the tiles before their compression.
+        length: u64,
+    },
     /// A piece of a picture of the film.
     Piece {
         /// The picture ends with this piece.
@@ -43,6 +48,7 @@ impl Header {
             Coding::Piece { is_last: false } => (2, None),
             Coding::Piece { is_last: true } => (3, None),
             Coding::Begin => (4, None),
+            Coding::Tiled { length } => (5, Some(length)),
         };
         bytes.push(code);
         varint::put(&mut bytes, self.sequence);
@@ -64,6 +70,7 @@ impl Header {
             2 => Coding::Piece { is_last: false },
             3 => Coding::Piece { is_last: true },
             4 => Coding::Begin,
+            5 => Coding::Tiled { length: varint::take(body).ok_or_else(short)? },
             _ => return Err(malformed("its coding is unknown")),
         };
         Ok(Header { coding, sequence })

@@ -8,6 +8,7 @@ use super::header::{Coding, Control, Header};
 use super::{FILM_PICTURE_BYTES_MAX, TILE};
 use crate::encode::Decoding;
 use crate::picture::VideoMessage;
+use crate::recode::TiledPicture;
 use crate::varint;
 use contract::{Body, Message, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use wire::BODY_BYTES_MAX;
@@ -85,18 +86,30 @@ impl Sink {
         true
     }
 
-    fn decompress(&mut self, mut body: Body, length: u64) -> StageResult<Body> {
+    fn decompress(&mut self, mut body: Body, length: u64) -> StageResult<Vec<u8>> {
         let length = usize::try_from(length).ok().filter(|length| *length <= BODY_BYTES_MAX);
         let length = length.ok_or_else(|| malformed("it is longer than a message may be"))?;
         if self.decompressor.is_none() {
             let made = Decompressor::new().map_err(|error| StageError::Own(format!("zstd: {error}")))?;
             self.decompressor = Some(made);
         }
-        let Some(decompressor) = &mut self.decompressor else { return Ok(Body::new()) };
+        let Some(decompressor) = &mut self.decompressor else { return Ok(Vec::new()) };
         // The library allocates no more than `length`, and fails if the content is longer.
         let bytes = decompressor.decompress(body.as_slice(), length);
         let bytes = bytes.ok().filter(|bytes| bytes.len() == length);
-        Ok(bytes.ok_or_else(|| malformed("its zstd is damaged"))?.into())
+        bytes.ok_or_else(|| malformed("its zstd is damaged"))
+    }
+
+    /// Restores a picture in tiles.
+    fn restore(&mut self, body: Body, length: u64) -> StageResult<Body> {
+        let tiles = self.decompress(body, length)?;
+        let picture = TiledPicture::read(&tiles).map_err(StageError::Input)?;
+        if picture.bytes() > BODY_BYTES_MAX {
+            return Err(malformed("its picture is longer than a message may be"));
+        }
+        let mut bytes = vec![0; picture.bytes()];
+        picture.write(&mut bytes).map_err(StageError::Input)?;
+        Ok(bytes.into())
     }
 
     /// Copies the picture in a message to the canvas.
@@ -265,7 +278,12 @@ impl Stage for Sink {
             Coding::Compressed { length } => {
                 self.compressed += 1;
                 let body = std::mem::take(&mut message.body);
-                message.body = self.decompress(body, length)?;
+                message.body = self.decompress(body, length)?.into();
+                self.copy(&message.body)?;
+            }
+            Coding::Tiled { length } => {
+                self.compressed += 1;
+                message.body = self.restore(std::mem::take(&mut message.body), length)?;
                 self.copy(&message.body)?;
             }
             Coding::Piece { is_last } => return self.add_piece(message, is_last, out),

@@ -16,6 +16,7 @@ use super::header::{Coding, Control, Header};
 use super::link::{Content, Link};
 use super::tiles::{Choice, Tiles};
 use crate::picture::{PartialPicture, Picture, VideoMessage};
+use crate::recode;
 use contract::{
     Attributes, Body, Bytes, Message, Outbox, Port, Report, Stage, StageError, StageResult, Time,
 };
@@ -25,9 +26,11 @@ use wire::formats::video::{Geometry, Header as VideoHeader, PixelFormat};
 use zstd::bulk::Compressor;
 
 /// Level of zstd: more would take longer than it saves.
-const LEVEL: i32 = 1;
+const LEVEL: i32 = 3;
 /// Messages up to this length are not compressed.
 const COMPRESSED_FROM: usize = 128;
+/// A message of tiles that is so many times as long as it should be is made anew, from fewer tiles.
+const PIECES_MAX: usize = 2;
 /// Bytes of a compressed tile before the first one.
 const TILE_BYTES_FIRST: f64 = 200.0;
 /// Weight of a message in the mean bytes of a tile.
@@ -79,6 +82,7 @@ pub(super) struct Source {
     shown: Option<Shown>,
     film: Film,
     link: Link,
+    tiled: recode::Encoder,
     compressor: Compressor<'static>,
     /// Number of the next message.
     sequence: u64,
@@ -112,6 +116,7 @@ impl Source {
             shown: None,
             film: Film::new(is_film_allowed),
             link: Link::default(),
+            tiled: recode::Encoder::default(),
             compressor: Compressor::new(LEVEL).map_err(failed)?,
             sequence: 0,
             created: Time::ZERO,
@@ -145,23 +150,23 @@ impl Source {
         bytes
     }
 
-    /// Sends a message compressed, if that makes it shorter.
-    fn send_compressed(
-        &mut self,
-        mut message: Message,
-        content: Content,
-        now: Time,
-        out: &mut Outbox,
-    ) -> usize {
-        let length = message.body.len();
-        if length >= COMPRESSED_FROM
-            && let Ok(bytes) = self.compressor.compress(message.body.as_slice())
-            && bytes.len() < length
-        {
-            message.body = bytes.into();
-            return self.send(Coding::Compressed { length: length as u64 }, message, content, now, out);
+    /// Compresses a body, if that makes it shorter.
+    fn compress(&mut self, body: &mut Body) -> Coding {
+        let length = body.len();
+        if length < COMPRESSED_FROM {
+            return Coding::Stored;
         }
-        self.send(Coding::Stored, message, content, now, out)
+        let (coding, compressed) = match self.tiled.encode(body) {
+            Some(tiled) => (Coding::Tiled { length: tiled.len() as u64 }, self.compressor.compress(tiled)),
+            None => (Coding::Compressed { length: length as u64 }, self.compressor.compress(body.as_slice())),
+        };
+        match compressed {
+            Ok(bytes) if bytes.len() < length => {
+                *body = bytes.into();
+                coding
+            }
+            _ => Coding::Stored,
+        }
     }
 
     fn message(&self, body: Body) -> Message {
@@ -171,8 +176,9 @@ impl Source {
     /// A message that is no picture of a screen.
     fn pass(&mut self, message: Message, now: Time, out: &mut Outbox) {
         self.counts.others += 1;
-        let content = Content::Message(message.clone());
-        self.send_compressed(message, content, now, out);
+        let (content, mut message) = (Content::Message(message.clone()), message);
+        let coding = self.compress(&mut message.body);
+        self.send(coding, message, content, now, out);
     }
 
     /// Begins a screen of this geometry, if it is not there yet. Returns true if all of it is new.
@@ -308,14 +314,23 @@ impl Source {
 
     /// Sends tiles as they are.
     fn send_tiles(&mut self, mut numbers: Vec<usize>, choice: Choice, now: Time, out: &mut Outbox) {
+        let (coding, body, taken) = loop {
+            let Some(shown) = &mut self.shown else { return };
+            let (parts, taken) = shown.tiles.rectangles(&numbers);
+            numbers.truncate(taken);
+            let mut body = Body::from(shown.canvas.rectangles(&parts));
+            let coding = self.compress(&mut body);
+            // Tiles of a picture are many times as long as those of text, by which their number was chosen.
+            let (bytes, piece) = (body.len(), self.link.piece());
+            if taken == 1 || bytes <= PIECES_MAX * piece {
+                break (coding, body, taken);
+            }
+            numbers.truncate((taken * piece / bytes).max(1));
+        };
         let Some(shown) = &mut self.shown else { return };
-        let (parts, taken) = shown.tiles.rectangles(&numbers);
-        numbers.truncate(taken);
-        let body = shown.canvas.rectangles(&parts);
         numbers.iter().for_each(|number| shown.tiles.sent(*number));
         self.counts.tiles += taken as u64;
-        let content = Content::Tiles(numbers);
-        let bytes = self.send_compressed(self.message(Body::from(body)), content, now, out);
+        let bytes = self.send(coding, self.message(body), Content::Tiles(numbers), now, out);
         let mean = &mut self.tile_bytes[usize::from(choice == Choice::Rest)];
         *mean += (bytes as f64 / taken.max(1) as f64 - *mean) * TILE_BYTES_WEIGHT;
         self.text.0 += bytes as f64;

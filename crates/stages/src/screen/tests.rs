@@ -394,6 +394,7 @@ fn the_layout_is_that_of_the_documentation() {
     assert_eq!(of(Coding::Piece { is_last: false }, 300, b"p"), b"\x02\xac\x02p");
     assert_eq!(of(Coding::Piece { is_last: true }, 300, b"p"), b"\x03\xac\x02p");
     assert_eq!(of(Coding::Begin, 0, b"h"), b"\x04\x00h");
+    assert_eq!(of(Coding::Tiled { length: 300 }, 5, b"z"), b"\x05\x05\xac\x02z");
     let controls = [
         (Control::Arrived { sequence: 300, gap_us: 7 }, &b"\x00\xac\x02\x07"[..]),
         (Control::Missing { from: 5, below: 7 }, b"\x01\x05\x07"),
@@ -426,6 +427,8 @@ fn false_messages_are_errors() {
     let claims = [
         (Coding::Compressed { length: 1 << 40 }, vec![1], "longer than a message"),
         (Coding::Compressed { length: 4 }, vec![1], "zstd is damaged"),
+        (Coding::Tiled { length: 4 }, vec![1], "zstd is damaged"),
+        (Coding::Tiled { length: 9 }, zstd::bulk::compress(&[7; 9], 1).unwrap(), "not a valid value"),
         (Coding::Begin, vec![1; 9], "no header"),
         (Coding::Begin, VideoHeader::frame(gray).emit().to_vec(), "not in the pixel format XR24"),
         (last, film(&[0, 0, 32, 32], &[0, 4]), "another size"),

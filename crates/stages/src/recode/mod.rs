@@ -47,8 +47,8 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-pub(super) use decode::TiledPicture;
-pub(super) use encode::Encoder;
+pub(crate) use decode::TiledPicture;
+pub(crate) use encode::Encoder;
 
 use wire::formats::video::{Header, Kind, PixelFormat, Rectangle};
 
