@@ -333,7 +333,10 @@ impl Source {
         let bytes = self.send(coding, self.message(body), Content::Tiles(numbers), now, out);
         let mean = &mut self.tile_bytes[usize::from(choice == Choice::Rest)];
         *mean += (bytes as f64 / taken.max(1) as f64 - *mean) * TILE_BYTES_WEIGHT;
-        self.text.0 += bytes as f64;
+        // The rest takes what film and text leave.
+        if choice != Choice::Rest {
+            self.text.0 += bytes as f64;
+        }
         self.text_run += 1;
     }
 
