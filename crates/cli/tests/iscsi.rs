@@ -3,15 +3,17 @@
 
 mod support;
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
-use support::disk::{BLOCK_BYTES, BLOCKS, Checker, Client, Connection, copy};
+use support::disk::{
+    BLOCK_BYTES, BLOCKS, Checker, Client, Connection, check_beside_killed_sessions,
+    check_beside_killed_workers, copy,
+};
 use support::relay::Relay;
-use support::{Scratch, Service, outboard, wait_until, workers_of};
+use support::{Scratch, outboard, wait_until};
 use wire::formats::block::Command as Work;
 
 const DISK_BYTES: usize = 24 << 20;
@@ -229,16 +231,8 @@ fn no_write_is_lost_torn_or_overtaken_when_sessions_are_killed() {
     let (server, relay) = (Server::start(&scratch, &disk), Relay::default());
     let address = relay.start(&server.address());
     let connection = Connection::start(&scratch, &format!("iscsi://{address}/{TARGET}/1"), "4");
-    let is_long = std::env::var("OUTBOARD_SCOPE").is_ok_and(|scope| scope == "large");
-    let (kills, requests) = if is_long { (200, 50) } else { (5, 120) };
     let mut checker = Checker::new(&connection.socket, 23);
-    for count in [1, 2, usize::MAX, 1, 3].into_iter().cycle().take(kills) {
-        checker.run(requests / 2);
-        relay.cut(count);
-        checker.run(requests / 2);
-    }
-    println!("{} requests, {kills} times sessions killed", kills * requests);
-    checker.settle();
+    check_beside_killed_sessions(&mut checker, &relay);
     checker.compare(&std::fs::read(&disk).unwrap());
     connection.stop().done();
 }
@@ -273,21 +267,6 @@ fn killed_workers_of_both_hosts_lose_no_write() {
     let scratch = Scratch::new();
     let disk = small_disk(&scratch);
     let server = Server::start(&scratch, &disk);
-    let (share, address) = Service::share(&format!("{},sessions=3", server.disk()), &["--name", "disk"]);
-    let socket = scratch.path("disk.sock");
-    let from = format!("{address}/disk");
-    let mut attach = Service::start(&["attach", &from, "--as", &format!("nbd:{socket}")]);
-    attach.wait("attached");
-    let mut services = [share, attach];
-    let mut checker = Checker::new(&socket, 42);
-    for number in 0..4 {
-        checker.run(40);
-        let service = &mut services[number % 2];
-        let worker = *workers_of(&service.child).first().expect("a worker");
-        kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
-        checker.run(40);
-        service.wait("worker");
-    }
-    checker.settle();
+    let checker = check_beside_killed_workers(&scratch, &format!("{},sessions=3", server.disk()));
     checker.compare(&std::fs::read(&disk).unwrap());
 }
