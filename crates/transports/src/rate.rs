@@ -6,6 +6,7 @@
 //! | slow start | the window, which doubles each round trip (RFC 5681, 3.1) | a queue shows → paced; a share of [`START_LOSS`] is lost → trial |
 //! | trial ([`Loss`]) | the delivery rate | enough is reported: the loss was random → slow start, if it came from there; else → paced |
 //! | paced | the pace; the window only backs it up | unexplained loss → trial; the pace reaches [`RATE_MAX`] → slow start |
+//! | each | | two retransmission timeouts in a row, or a silent peer is back → slow start, without memory |
 //!
 //! The queueing delay is the round trip minus the shortest round trip. In the state paced, each measurement interval
 //! sets the pace to the delivery rate, a little less if the queueing delay is above its aim and a little more if it is
@@ -309,7 +310,8 @@ impl RateControl {
     /// Returns the retransmission timeout.
     pub(crate) fn timeout(&self) -> Duration {
         match self.base {
-            None => TIMEOUT_FIRST,
+            // After a restart, the round trip of before.
+            None => TIMEOUT_FIRST.max(self.round_trip.mul_f64(1.5) + TIMEOUT_MARGIN),
             Some(_) => self.round_trip.mul_f64(1.5) + TIMEOUT_MARGIN,
         }
     }
@@ -373,9 +375,16 @@ impl RateControl {
     pub(crate) fn on_timeout(&mut self, times: u32) {
         self.interval = None;
         if times > 1 {
-            self.window = WINDOW[1];
-            self.pace = self.pace.map(|pace| (pace / 2.0).max(RATE_MIN));
+            self.restart();
         }
+    }
+
+    /// The path was away: nothing that was measured on it describes the one that returns. Begins again with slow start (RFC 5681,
+    /// 3.1). In particular, no queue lost the data in flight.
+    pub(crate) fn restart(&mut self) {
+        let RateControl { room, round_trip, deviation, received, .. } = *self;
+        let window = WINDOW[1];
+        *self = RateControl { window, room, round_trip, deviation, received, ..RateControl::new() };
     }
 
     /// Processes the measurements of one receipt.

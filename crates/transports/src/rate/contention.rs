@@ -23,6 +23,8 @@ const GROWN: f64 = 1.3;
 /// A link is contended after this many intervals with a queueing delay above this multiple of the target, if the
 /// excess does not fall to this share from each to the next: alone, a lower pace would drain the queue.
 const CONTENDED: (u32, f64, f64) = (8, 1.2, 0.8);
+/// So it is after so many intervals that took this time: where a round trip is long, the longer one would become the base before.
+const CONTENDED_LONG: (u32, Duration) = (5, Duration::from_secs(1));
 
 /// A measurement interval at the queue.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +48,11 @@ pub(super) struct Contention {
     kept: Option<f64>,
     /// Excess of the queueing delay over its target in the last interval.
     excess: Duration,
-    /// Consecutive intervals in which it did not fall.
+    /// Consecutive intervals in which it did not fall, and the beginning of the first.
     persistent: u32,
+    persistent_since: Time,
+    /// There were enough of them.
+    is_persistent: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -77,17 +82,23 @@ impl Held {
 impl Contention {
     /// Returns true if another sender fills the queue.
     pub(super) fn is_held(&self) -> bool {
-        self.persistent >= CONTENDED.0 || self.held.is_some_and(|held| held.is_capped)
+        self.is_persistent || self.held.is_some_and(|held| held.is_capped)
     }
 
-    fn is_contended(&mut self, seen: &Seen) -> bool {
+    fn is_contended(&mut self, seen: &Seen, now: Time) -> bool {
         let (intervals, multiple, falling) = CONTENDED;
         let has_queue = seen.queue > seen.aim.mul_f64(multiple);
         let excess = seen.queue.saturating_sub(seen.aim);
         let is_falling = excess < self.excess.mul_f64(falling);
+        if self.persistent == 0 {
+            self.persistent_since = now;
+        }
         self.persistent = if has_queue && !is_falling { self.persistent + 1 } else { 0 };
         self.excess = excess;
-        self.persistent >= intervals || self.held.is_some() && has_queue
+        let (long, lasts) = CONTENDED_LONG;
+        self.is_persistent = self.persistent >= intervals
+            || self.persistent >= long && now.since(self.persistent_since) >= lasts;
+        self.is_persistent || self.held.is_some() && has_queue
     }
 
     /// Returns the rate to keep while the queue is near its target. A sender that slowly takes the link leaves the queue there,
@@ -106,7 +117,7 @@ impl Contention {
 
     /// Updates the bounds after an interval. Returns them in bytes a second: `0..infinity` without contention.
     pub(super) fn update(&mut self, seen: &Seen, now: Time) -> (f64, f64) {
-        let is_contended = self.is_contended(seen);
+        let is_contended = self.is_contended(seen, now);
         let round_trip_s = seen.round_trip.as_secs_f64().max(1e-3);
         let segments = |rate: f64| rate * round_trip_s / SEGMENT_BYTES;
         let rate = |segments: f64| segments * SEGMENT_BYTES / round_trip_s;
@@ -137,7 +148,11 @@ impl Contention {
         let bounds = match (is_contended, held.is_capped) {
             (true, true) => (rate(window), rate(window)),
             (false, true) => (0.0, rate(window)),
-            (true, false) => (rate(window).min(seen.peak * AFTER_LOSS), f64::INFINITY),
+            // A window alone would fall behind while a neighbour that grows slowly makes the queue, and the round trip, longer.
+            (true, false) => {
+                let floor = rate(window).max(FIRST_SHARE * seen.peak);
+                (floor.min(AFTER_LOSS * seen.peak), f64::INFINITY)
+            }
             (false, false) => (kept, f64::INFINITY),
         };
         if is_over {
@@ -177,5 +192,44 @@ impl Ceiling {
             self.lowered = None;
         }
         rate.min(share * ceiling)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Intervals of one round trip each, with these queueing delays, on a link with a shortest round trip of `base_ms` where this
+    /// connection had 5 MB/s. Returns the floor after each.
+    fn floors(base_ms: u64, queues_ms: impl Iterator<Item = u64>) -> Vec<f64> {
+        let (mut contention, mut now) = (Contention::default(), Time::from_millis(1000));
+        let floor = |queue_ms| {
+            let [queue, round_trip, aim] = [queue_ms, base_ms + queue_ms, 8].map(Duration::from_millis);
+            now = now.after(round_trip);
+            let accepted = 3e6;
+            let seen = Seen { queue, aim, is_from_queue: false, accepted, peak: 5e6, round_trip };
+            contention.update(&seen, now).0
+        };
+        queues_ms.map(floor).collect()
+    }
+
+    #[test]
+    fn a_neighbour_that_grows_slowly_leaves_half_of_the_rate() {
+        // As the queue grows, so does the round trip: a window would become a lower rate.
+        let floors = floors(20, (1..100).map(|interval| 70 + 3 * interval));
+        let contended = floors.iter().position(|floor| *floor > 0.0);
+        assert_eq!(contended, Some(7), "{floors:?}");
+        assert!(floors[7..].iter().all(|floor| (2.5e6..3.51e6).contains(floor)), "{floors:?}");
+    }
+
+    #[test]
+    fn a_neighbour_on_a_long_path_shows_within_a_second_or_two() {
+        let floors = floors(100, [120, 150, 150, 140, 130, 130].into_iter());
+        assert_eq!(floors.iter().position(|floor| *floor > 0.0), Some(5), "{floors:?}");
+        assert_eq!(
+            self::floors(100, [160, 110, 70, 45, 30, 20, 14].into_iter()),
+            [0.0; 7],
+            "a queue that drains"
+        );
     }
 }

@@ -58,9 +58,27 @@ struct Ours {
     acknowledged: usize,
     lost: usize,
     round_trip: Option<Duration>,
+    /// The last acknowledgement or timeout, and the timeouts since the former.
+    last_progress: Time,
+    timeouts: u32,
 }
 
 impl Ours {
+    /// Counts everything in flight as lost if nothing is acknowledged for the timeout, as `udp` does.
+    fn check_timeout(&mut self, now: Time) {
+        let timeout = self.rate.timeout() * (1 << self.timeouts.min(6));
+        if self.in_flight_bytes == 0 || now.since(self.last_progress) < timeout {
+            return;
+        }
+        self.timeouts += 1;
+        self.last_progress = now;
+        self.lost_packets += (self.in_flight_bytes / PACKET_BYTES) as u64;
+        self.in_flight_bytes = 0;
+        self.in_flight.first += self.in_flight.packets.len() as u64;
+        self.in_flight.packets.clear();
+        self.rate.on_timeout(self.timeouts);
+    }
+
     fn acknowledge(&mut self, number: u64, now: Time) {
         let Some((round_trip, lost)) = self.in_flight.acknowledge(number, now) else { return };
         self.round_trip = Some(round_trip);
@@ -74,8 +92,10 @@ impl Ours {
     fn end_step(&mut self, now: Time) {
         let acknowledged = std::mem::take(&mut self.acknowledged);
         if acknowledged == 0 {
+            self.check_timeout(now);
             return;
         }
+        (self.last_progress, self.timeouts) = (now, 0);
         let sample = Sample {
             round_trip: self.round_trip.take(),
             came: now,
@@ -150,6 +170,8 @@ struct Model {
     cubic: Option<Cubic>,
     bytes_per_s: f64,
     delay_s: f64,
+    /// Longest further delay of a packet. Packets overtake each other.
+    jitter_s: f64,
     loss: f64,
     queue_packets: f64,
     now_s: f64,
@@ -193,12 +215,15 @@ impl Model {
             acknowledged: 0,
             lost: 0,
             round_trip: None,
+            last_progress: Time::ZERO,
+            timeouts: 0,
         };
         Model {
             ours,
             cubic: None,
             bytes_per_s: mbit * 1e6 / 8.0,
             delay_s: round_trip_ms / 2e3,
+            jitter_s: 0.0,
             loss: loss_percent / 100.0,
             queue_packets,
             now_s: 0.0,
@@ -228,7 +253,10 @@ impl Model {
             return;
         }
         self.free_s = self.free_s.max(self.now_s) + WIRE_BYTES / self.bytes_per_s;
-        self.arrivals[0].push_back((self.free_s + self.delay_s, is_ours, number));
+        let late_s = if self.jitter_s > 0.0 { self.jitter_s * self.draw() } else { 0.0 };
+        let at_s = self.free_s + self.delay_s + late_s;
+        let place = self.arrivals[0].partition_point(|(earlier_s, ..)| *earlier_s <= at_s);
+        self.arrivals[0].insert(place, (at_s, is_ours, number));
     }
 
     fn step(&mut self) {
@@ -288,6 +316,9 @@ impl Model {
                 if let Some(mbit) = self.processor_mbit {
                     let begun_s = self.processor_free_s.max(self.now_s - STEP_S);
                     self.processor_free_s = begun_s + PACKET_BYTES as f64 * 8e-6 / mbit;
+                }
+                if ours.in_flight_bytes == 0 {
+                    ours.last_progress = now;
                 }
                 ours.in_flight_bytes += PACKET_BYTES;
                 ours.rate.sent(PACKET_BYTES, now);
@@ -387,6 +418,35 @@ fn a_slower_link_gets_a_short_queue_again() {
             let seen = model.run(10.0);
             let context = format!("factor {factor}, {round_trip_ms} ms: {seen:?}");
             assert!(seen.ours > 0.9 * 40.0 * factor && seen.queue_ms < 25.0, "{context}");
+        }
+    }
+}
+
+/// A link that is bad, then away, then good again. A cut is no short queue that a higher rate overflows.
+#[test]
+fn a_flow_catches_up_after_a_cut() {
+    for (bad_s, cut_s) in [(0.0, 1.0), (0.0, 4.0), (3.0, 1.0), (3.0, 4.0), (3.0, 15.0), (8.0, 4.0)] {
+        for made_per_s in [50.0, 100.0, 1000.0] {
+            let mut model = Model::new(100.0, 10.0, 0.0, 1000.0);
+            model.made_per_s = Some(made_per_s);
+            model.run(5.0);
+            (model.loss, model.delay_s, model.jitter_s) = (0.17, 0.02, 0.05);
+            model.run(bad_s);
+            model.loss = 1.0;
+            model.run(cut_s);
+            (model.loss, model.delay_s, model.jitter_s) = (0.0, 0.005, 0.0);
+            let acknowledged = model.ours.received_bytes;
+            // The last retransmission may be a while ago, because the timeout doubles.
+            while model.ours.received_bytes == acknowledged {
+                model.step();
+            }
+            let behind = |model: &Model| model.now_s * made_per_s - model.sent_packets as f64;
+            model.run(1.0 + 1.3 * behind(&model) * WIRE_BYTES / model.bytes_per_s);
+            let behind = behind(&model);
+            assert!(
+                behind < 0.1 * made_per_s,
+                "{bad_s} s bad, cut for {cut_s} s: {behind} of {made_per_s} packets a second are still not sent"
+            );
         }
     }
 }

@@ -198,6 +198,29 @@ fn random_loss_does_not_lower_the_rate() {
     }
 }
 
+/// The retransmission timeout doubles during a silence; the link may return long before it ends.
+#[test]
+fn a_probe_ends_a_silence_at_once() {
+    for silence_ms in [900, 1500, 2400] {
+        let good = link("rate=20mbit,delay=10ms,queue=200");
+        let mut flood = Flood::new(&good, 3000, silence_ms);
+        flood.run(Duration::from_secs(4), u64::MAX);
+        let away = link("rate=20mbit,delay=10ms,queue=200,loss=100%");
+        flood.there.configure(flood.now.0, away);
+        flood.run(Duration::from_millis(silence_ms), u64::MAX);
+        flood.there.configure(flood.now.0, good);
+        let received = flood.received;
+        flood.sender.probe(flood.now);
+        flood.run(Duration::from_millis(300), u64::MAX);
+        let more = flood.received - received;
+        assert!(more > 50, "after {silence_ms} ms of silence, {more} records arrive in 300 ms");
+        flood.utilization(20e6, 1.0);
+        flood.run(Duration::from_secs(1), u64::MAX);
+        let utilization = flood.utilization(20e6, 1.0);
+        assert!(utilization > 0.8, "after {silence_ms} ms of silence: {utilization}");
+    }
+}
+
 #[test]
 fn loss_in_a_short_queue_is_not_random() {
     for (queue, seed) in [(3, 1), (5, 2), (10, 3)] {

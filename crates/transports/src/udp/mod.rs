@@ -603,6 +603,10 @@ impl Partner for UdpPartner {
             Ctl::Transport(TransportCtl::Received) => {
                 Ok(CtlReply::Count(self.counts.opened_datagrams - self.reassembly.counts.malformed))
             }
+            Ctl::Transport(TransportCtl::Probe) => {
+                self.sender.probe(Time(sys::clock::boot_ns()));
+                self.flush().map(|()| CtlReply::Done)
+            }
             Ctl::Snapshot | Ctl::Neutral => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }

@@ -660,6 +660,17 @@ impl Sender {
         self.remove_done();
     }
 
+    /// A silent peer is back. The retransmission timeout has doubled during the silence: what is in flight goes out again at once.
+    pub(super) fn probe(&mut self, now: Time) {
+        let late = now.before(self.rate.round_trip());
+        while let Some(run) = self.in_flight.pop_front_if(|run| run.sent <= late) {
+            self.mark_lost(&run);
+        }
+        (self.timeouts, self.last_progress) = (0, now);
+        self.rate.restart();
+        self.remove_done();
+    }
+
     fn abandon_overdue(&mut self, now: Time) {
         let patience = self.limits.patience;
         for (at, record) in (self.first..).zip(&mut self.records) {
