@@ -85,7 +85,11 @@ fn choose(
         (Some(required), Some(text)) => Requirement::new(required.clone())
             .accept(text, registry::pairs())
             .map_err(|error| format!("{error}\ntype on the application host: --via {}", typed(required))),
-        (None, Some(text)) => accept(own.as_ref(), text),
+        (None, Some(text)) => {
+            let accepted = accept(own.as_ref(), text)?;
+            let completed = own.as_ref().map(|own| accepted.clone().completed_by(own));
+            completed.unwrap_or(Ok(accepted)).map_err(|error| error.to_string())
+        }
         (None, None) => Ok(own.clone().unwrap_or_default()),
     }
 }

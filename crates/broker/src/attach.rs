@@ -716,7 +716,7 @@ impl ApplicationHost {
         let other = self.known.as_ref().map_or(OtherHost::Any, |_| OtherHost::Known);
         let plans =
             agree::read_answer(flows, &driver.pipelines, (other, &keys)).map_err(ServiceError::Peer)?;
-        let suitable = registry::device_class(&class).map_or("stdout", |class| class.application());
+        let suitable = registry::device_class(&class).map_or("stdout", |class| class.application_here());
         let offer = |plan: &FlowPlan| FlowOffer {
             direction: plan.direction,
             format: plan.format.clone(),

@@ -54,6 +54,11 @@ pub enum Event {
         /// The preferred transport.
         to: String,
     },
+    /// This host asks its user in a dialog, and waits for the answer.
+    Question {
+        /// The question.
+        question: String,
+    },
     /// A problem that does not stop the service.
     Warning {
         /// The problem.

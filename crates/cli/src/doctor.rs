@@ -69,7 +69,11 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
         ),
         Check::new("uhid", "attach --as hid: whole gamepads and FIDO keys for programs here", uhid()),
         Check::new("hidraw", "share hid:...: whole gamepads and FIDO keys of this host", hidraw()),
-        Check::new("v4l2loopback", "attach --as v4l2: cameras for programs here", v4l2loopback()),
+        Check::new(
+            "camera node",
+            "attach --as v4l2 and attach --as pipewire: cameras for programs here",
+            camera_node(),
+        ),
         Check::new("video codec", "encode: cameras over links that are too thin for their pictures", codec()),
         Check::new("evdev", "share evdev:...: keyboards, mice and gamepads of this host", evdev()),
         Check::new("midi", "share midi:... and attach --as midi: MIDI devices and programs", midi()),
@@ -80,6 +84,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             kernel_nbd(),
         ),
         Check::new("sound", "share audio:... and attach --as audio: microphones and speakers", sound()),
+        Check::new("wayland", "share wayland:...: screens of this host that are not X11", wayland()),
         Check::new("serial", "share serial:...: serial ports of this host", serial()),
         Check::new("pty", "attach --as pty: serial ports for programs here", pty()),
         Check::new(
@@ -100,6 +105,7 @@ pub(crate) fn doctor(json: bool) -> Result<(), Failure> {
             sandbox(),
         ),
         Check::new("congestion control", "how fast tcp recovers on a bad network", congestion()),
+        Check::new("socket buffers", "quic and udp at hundreds of megabits a second", socket_buffers()),
     ];
     if json { print_json_lines(&checks) } else { print(&checks.iter().map(describe).collect::<String>()) }
 }
@@ -233,9 +239,7 @@ fn sound() -> Answer {
             "install the package for Debian or Ubuntu, or build with --features media",
         );
     }
-    let directory = std::env::var_os("PIPEWIRE_RUNTIME_DIR").or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
-    let socket = directory.map(|directory| Path::new(&directory).join("pipewire-0"));
-    if socket.is_some_and(|socket| UnixStream::connect(socket).is_ok()) {
+    if pipewire_answers() {
         return Answer::ok("PipeWire answers");
     }
     match fs::read_dir("/dev/snd")
@@ -254,14 +258,49 @@ fn is_pcm(node: &fs::DirEntry) -> bool {
     node.file_name().to_string_lossy().starts_with("pcm")
 }
 
-fn v4l2loopback() -> Answer {
-    match Path::new("/sys/module/v4l2loopback").exists() {
-        true => Answer::ok("the module is loaded"),
-        false => Answer::limited(
-            "the module is not loaded",
-            "sudo apt install v4l2loopback-dkms; sudo modprobe v4l2loopback exclusive_caps=1",
+/// Reports the way that the running compositors offer: the protocols of wlroots, or the portal.
+fn wayland() -> Answer {
+    let found = modules::registry::device_classes()
+        .iter()
+        .find(|class| class.name() == "wayland")
+        .map(|class| class.list())
+        .unwrap_or_default();
+    if found.is_empty() {
+        return Answer::ok("no Wayland desktop of this user runs");
+    }
+    let describe = |output: &contract::Listing| format!("{} ({})", output.spec, output.summary);
+    let usable: Vec<_> = found.iter().filter(|output| output.problem.is_none()).map(describe).collect();
+    if !usable.is_empty() {
+        return Answer::ok(usable.join(", "));
+    }
+    let problem = found.iter().find_map(|output| output.problem.as_deref()).unwrap_or_default();
+    let names: Vec<_> = found.iter().map(|output| output.spec.as_str()).collect();
+    Answer::limited(
+        format!("{}: {problem}", names.join(" ")),
+        "use a desktop of GNOME, KDE, sway, labwc, river, Wayfire or Hyprland; or share its VNC server (krfb on KDE, gnome-remote-desktop \
+         on GNOME) as rfb:localhost:5900",
+    )
+}
+
+/// A camera is a node of v4l2loopback, or a video source of PipeWire, which needs no module.
+fn camera_node() -> Answer {
+    let has_pipewire = cfg!(feature = "media") && pipewire_answers();
+    match (Path::new("/sys/module/v4l2loopback").exists(), has_pipewire) {
+        (true, true) => Answer::ok("v4l2loopback is loaded, and PipeWire answers"),
+        (true, false) => Answer::ok("v4l2loopback is loaded"),
+        (false, true) => Answer::ok("v4l2loopback is not loaded: cameras are video sources of PipeWire"),
+        (false, false) => Answer::limited(
+            "v4l2loopback is not loaded, and this program reaches no PipeWire",
+            "systemctl --user start pipewire, with a build that has --features media; or sudo apt install \
+             v4l2loopback-dkms; sudo modprobe v4l2loopback exclusive_caps=1",
         ),
     }
+}
+
+fn pipewire_answers() -> bool {
+    let directory = std::env::var_os("PIPEWIRE_RUNTIME_DIR").or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
+    let socket = directory.map(|directory| Path::new(&directory).join("pipewire-0"));
+    socket.is_some_and(|socket| UnixStream::connect(socket).is_ok())
 }
 
 fn evdev() -> Answer {
@@ -409,6 +448,23 @@ fn congestion() -> Answer {
         false => Answer::limited(
             format!("{current}; available: {available}"),
             "sudo modprobe tcp_bbr, then attach --transport congestion=bbr on networks that lose packets",
+        ),
+    }
+}
+
+/// The transports ask for this much (`socket_bytes`). Debian's limit is 212,992 bytes, which fill in 2 ms at a gigabit
+/// a second while the process waits for a processor.
+fn socket_buffers() -> Answer {
+    const WANTED_BYTES: u64 = 4 << 20;
+    const LIMIT: &str = "net.core.rmem_max";
+    let limit = read("/proc/sys/net/core/rmem_max").and_then(|text| text.parse::<u64>().ok());
+    match limit {
+        // Only the first network namespace shows it.
+        None => Answer::ok(format!("{LIMIT} is not shown here")),
+        Some(bytes) if bytes >= WANTED_BYTES => Answer::ok(format!("{LIMIT} is {bytes}")),
+        Some(bytes) => Answer::limited(
+            format!("{LIMIT} is {bytes}"),
+            "echo net.core.rmem_max=4194304 | sudo tee /etc/sysctl.d/10-outboard.conf && sudo sysctl --system",
         ),
     }
 }

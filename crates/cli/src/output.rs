@@ -212,6 +212,7 @@ fn describe(event: &Event) -> String {
             format!("WARNING: `{from}` does not connect, falling back to `{to}`: {reason}")
         }
         Event::FallbackEnded { from, to } => format!("returned to `{to}` from `{from}`"),
+        Event::Question { question } => question.clone(),
         Event::Warning { problem } => format!("WARNING: {problem}"),
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),

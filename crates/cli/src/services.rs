@@ -102,7 +102,13 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
     if service::is_rule(&words) {
         return share_by_rule(words, events);
     }
-    run_all(vec![Service::ShareOrJoin(words.request()?, Box::new(words))], &events)
+    let request = words.request()?;
+    // Opening the device waits for the answer.
+    let spec = modules::registry::device_spec(&words.device, contract::Role::Device);
+    if let Some(question) = spec.ok().and_then(|spec| modules::registry::question(&spec)) {
+        events.emit(Event::Question { question });
+    }
+    run_all(vec![Service::ShareOrJoin(request, Box::new(words))], &events)
 }
 
 /// Shares every device that matches the pattern, as soon as it is plugged in.

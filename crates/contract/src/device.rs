@@ -218,6 +218,12 @@ pub trait DeviceClass: Sync {
         "stdout"
     }
 
+    /// The class of node to make on this host when the user names none: [`DeviceClass::application`], or another one if this host
+    /// cannot make that.
+    fn application_here(&self) -> &'static str {
+        self.application()
+    }
+
     /// The class of device that a node of this class copies; `None` if it stands in for any device.
     fn copies(&self) -> Option<&'static str> {
         None
@@ -264,6 +270,12 @@ pub trait DeviceClass: Sync {
         Vec::new()
     }
 
+    /// Returns the question that [`DeviceClass::open`] asks in a dialog of this host; `None` if it asks none.
+    fn question(&self, spec: &DeviceSpec) -> Option<String> {
+        let _ = spec;
+        None
+    }
+
     /// Opens the device, or makes the application's node. `like` describes the remote device that a node is
     /// made for. It comes from the network, so it must be checked.
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError>;
@@ -297,8 +309,8 @@ pub trait DeviceClass: Sync {
 
     /// Returns whether the opened device or node consists of its descriptors alone, so that the next program can continue it
     /// when this one is upgraded. It does not if a thread or a program of this process belongs to it.
-    fn can_hand_over(&self, role: Role) -> bool {
-        let _ = role;
+    fn can_hand_over(&self, opened: &Opened) -> bool {
+        let _ = opened;
         true
     }
 

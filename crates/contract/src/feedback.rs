@@ -10,6 +10,8 @@ pub struct Fill {
     pub held: Duration,
     /// The time that `held` is to be: as short as the partner can bear.
     pub target: Duration,
+    /// The part of `target` that is left when the next message comes: the time from a push until the device plays it.
+    pub lead: Duration,
     /// Frames a second at which the device plays, by its own clock.
     pub rate_hz: u32,
 }

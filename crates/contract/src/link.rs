@@ -15,8 +15,8 @@ pub enum Input<'a> {
     Gap(Port),
     /// New measurements of the flow and its path.
     Feedback(&'a Feedback),
-    /// How much sound the partner behind the stage holds.
-    Fill(Fill),
+    /// How much sound the partner behind this port of the stage holds.
+    Fill(Port, Fill),
     /// The time of [`Link::poll_timeout`] has come.
     Timeout,
 }

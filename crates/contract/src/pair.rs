@@ -62,6 +62,8 @@ pub struct Promises {
     pub needs_control: bool,
     /// Its sink half needs every message of its source half, in order: a stateful coder.
     pub needs_order: bool,
+    /// Its source half merges changes into the current state and sends from that, so a device need not divide a large one.
+    pub merges: bool,
 }
 
 /// How the halves share the work of a pair ("Improving TCP Throughput for Cloud Applications" (2014), 3.4).

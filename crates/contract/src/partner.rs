@@ -141,6 +141,10 @@ pub enum Ctl<'a> {
     Flush,
     /// Make the next pull return the complete current state.
     Snapshot,
+    /// The pipeline behind the flow merges changes into the current state ([`Promises::merges`](crate::Promises::merges)), if
+    /// true. A device that divides a large change, so that a small one need not wait behind it, then leaves it whole. Until the
+    /// first call it does not merge.
+    Merging(bool),
     /// Go to the neutral state: keys up, axes centred, effects stopped, breaks cleared.
     Neutral,
     /// Returns 1 if the flow's state is neutral, else 0 ([`CtlReply::Count`]). A partner that does not know its state

@@ -1,5 +1,6 @@
 //! Values that a half of a pair gets from its own host only.
 
+use crate::Format;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +28,14 @@ pub struct Site {
     /// The largest message accepted here, unless it is a picture. It overrides the sizes that the other host
     /// claims.
     pub message_bytes: usize,
+    /// The formats of the ports of a half that joins flows, in order; empty elsewhere.
+    pub inputs: Vec<Format>,
 }
 
 impl Default for Site {
     fn default() -> Site {
         let message_bytes = wire::BODY_BYTES_MAX;
-        Site { key: None, seed: [0; 32], shared: Shared::default(), message_bytes }
+        Site { key: None, seed: [0; 32], shared: Shared::default(), message_bytes, inputs: Vec::new() }
     }
 }
 

@@ -129,10 +129,10 @@ pub trait Stage: Send {
         Ok(())
     }
 
-    /// How much sound the partner behind the sink half holds, after a push to it: for a half that adapts to the clock of
-    /// that partner's device.
-    fn handle_fill(&mut self, fill: Fill, now: Time, out: &mut Outbox) -> StageResult {
-        let _ = (fill, now, out);
+    /// How much sound the partner behind this port of the sink half holds, after a push to it: for a half that adapts to that
+    /// partner's device.
+    fn handle_fill(&mut self, port: Port, fill: Fill, now: Time, out: &mut Outbox) -> StageResult {
+        let _ = (port, fill, now, out);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ mod transport;
 use contract::{DeviceClass, FlowClass, FlowDirection, Role, ServiceError};
 use ends::Ends;
 use flow::nodes::{self, Claimant, Conflict};
-use flow::raw_path::Connection;
+use flow::raw_path::{Connection, Held};
 use modules::runner::{pipes, reject_options, run_pair};
 use modules::{ModuleEnd, ModuleRequest, Pipelines, registry};
 use sys::stop::Stop;
@@ -78,6 +78,7 @@ fn run_device(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Service
         has(into) && (!request.read.is_empty() || role == Role::Application),
         has(out) && (!request.write.is_empty() || role == Role::Device),
     )?;
+    let held = vec![Held::of(&opened)?];
     let partner = registry::partner(opened)
         .map_err(|error| ServiceError::Peer(format!("{}: {error}", request.name)))?;
     let pipelines = Pipelines::default();
@@ -85,7 +86,7 @@ fn run_device(request: &ModuleRequest, stop: &Stop) -> Result<ModuleEnd, Service
         Role::Device => Connection::new(partner, Box::new(ends), &flows, &pipelines)?,
         Role::Application => Connection::new(Box::new(ends), partner, &flows, &pipelines)?,
     };
-    run_connection(connection.with_claim(claim), stop)
+    run_connection(connection.with_held(held).with_claim(claim), stop)
 }
 
 /// Returns the role of the device: the only one that the class has, or the one selected by `--undo` or by the pipes.

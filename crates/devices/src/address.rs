@@ -48,6 +48,7 @@ const ENDS: &[(&str, Classes)] = &[
 ];
 
 const DISPLAY: Classes = classes("x11", "window");
+const WAYLAND: Classes = Classes { device: "wayland", application: None };
 
 /// Words of users for things that a class carries under another name.
 const OTHER_NAMES: &[(&str, &str)] = &[
@@ -76,7 +77,6 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("sound", "audio"),
     ("alsa", "audio"),
     ("pulse", "audio"),
-    ("pipewire", "audio"),
     ("mic", "audio"),
     ("microphone", "audio"),
     ("speaker", "audio"),
@@ -97,6 +97,8 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("display", "x11"),
     ("desktop", "x11"),
     ("monitor", "x11"),
+    ("wlroots", "wayland"),
+    ("sway", "wayland"),
     ("framebuffer", "fb"),
     ("cmd", "exec"),
     ("run", "exec"),
@@ -134,11 +136,6 @@ const WITHOUT_CLASS: &[(&[&str], &str)] = &[
         "there is no class for GPIO, I2C and SPI yet: share a program that uses the pins as `exec:COMMAND`",
     ),
     (
-        &["wayland", "wayland-0", "wayland-1"],
-        "there is no class for Wayland screens yet: run a VNC server such as wayvnc, and share it as \
-         `rfb:localhost:5900`",
-    ),
-    (
         &["rtsp", "http", "https"],
         "there is no class for media servers: ffmpeg reads them, `ffmpeg -i URL -f yuv4mpegpipe - | outboard share y4m`",
     ),
@@ -167,6 +164,9 @@ fn class(classes: &Classes, role: Role) -> Option<&'static str> {
 fn classes_of(text: &str) -> Option<&'static Classes> {
     if is_display(text) {
         return Some(&DISPLAY);
+    }
+    if is_wayland_display(text) {
+        return Some(&WAYLAND);
     }
     if is_of_class(text) {
         return None;
@@ -211,6 +211,14 @@ fn is_display(text: &str) -> bool {
     numbers.next().is_some_and(is_number) && numbers.next().is_none_or(is_number) && numbers.next().is_none()
 }
 
+/// `wayland-0`, the usual name of a Wayland display, also as the end of a path.
+fn is_wayland_display(text: &str) -> bool {
+    let address = without_options(text);
+    let name = if address.starts_with('/') { address.rsplit('/').next() } else { Some(address) };
+    let number = name.and_then(|name| name.strip_prefix("wayland-")).unwrap_or_default();
+    (1..=3).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// Explains a text without a known class, and gives the text to write.
 pub(crate) fn advice(text: &str, role: Role) -> String {
     let address = without_options(text);
@@ -229,6 +237,11 @@ pub(crate) fn advice(text: &str, role: Role) -> String {
                     .into();
             }
             "hid" => "hid",
+            "wayland" => {
+                return "a screen of another host is shown in a window: write `window` on an X11 desktop (Xwayland is one), or `rfb:5901` for \
+                        any VNC viewer"
+                    .into();
+            }
             _ => "uinput",
         };
         return format!("the kernel chooses the path of a new input device: write `{node}`");
@@ -354,6 +367,10 @@ mod tests {
         }
         for address in ["/dev/sdb1", "/dev/nvme0n1", "/dev/disk/by-id/usb-disk"] {
             assert_eq!(class_of(address, Role::Device), "block", "{address}");
+        }
+        for address in ["wayland-0", "wayland-1,output=DP-1", "/run/user/1000/wayland-0"] {
+            assert_eq!(class_of(address, Role::Device), "wayland", "{address}");
+            assert!(advice(address, Role::Application).contains("`window`"), "{address}");
         }
         for address in ["/dev/input/event3", "/dev/input/by-path/pci-0000:00:14.0-usb-0:2:1.0-event-kbd"] {
             assert_eq!(class_of(address, Role::Device), "evdev", "{address}");

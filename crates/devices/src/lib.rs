@@ -7,6 +7,7 @@ pub mod address;
 // Without a sound library there is no sound thread, and nothing calls its half.
 #[cfg_attr(not(feature = "media"), allow(dead_code))]
 pub mod audio;
+mod backlog;
 mod bgrx;
 pub mod block;
 mod clipboard;
@@ -16,8 +17,11 @@ pub mod exec;
 pub mod fb;
 pub mod file;
 mod flows;
+#[cfg_attr(not(feature = "media"), allow(dead_code))]
+mod helper_thread;
 pub mod hid;
 pub mod iscsi;
+mod keys;
 mod local_socket;
 pub mod midi;
 pub mod mjpeg;
@@ -25,19 +29,28 @@ pub mod nbd;
 pub mod null;
 mod pace;
 pub mod pattern;
+#[cfg_attr(not(feature = "media"), allow(dead_code))]
+pub mod pipewire;
 mod pixels;
 mod plain;
+mod portion;
+mod received;
 pub mod rfb;
 pub mod serial;
 mod sessions;
 mod side;
+#[cfg_attr(not(feature = "media"), allow(dead_code))]
+mod slots;
 pub mod socket;
 pub mod spec;
 pub mod spnav;
 pub mod stdio;
 mod stream;
+#[cfg(feature = "media")]
+mod stream_parameter;
 pub mod tty;
 pub mod v4l2;
+pub mod wayland;
 pub mod x11;
 pub mod y4m;
 
@@ -65,11 +78,13 @@ pub static DEVICES: &[&dyn DeviceClass] = &[
     &socket::Tcp,
     &pattern::Pattern,
     &v4l2::V4l2,
+    &pipewire::PipeWire,
     &mjpeg::Mjpeg,
     &y4m::Y4m,
     &rfb::Rfb,
     &fb::Fb,
     &x11::X11,
+    &wayland::Wayland,
     &x11::Window,
     &null::Null,
 ];

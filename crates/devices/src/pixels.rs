@@ -47,6 +47,34 @@ pub(crate) fn is_convertible(pixels: PixelFormat) -> bool {
     pixels != PixelFormat::Mjpeg
 }
 
+/// Returns true if the bytes of both pictures have the same meaning.
+pub(crate) fn is_same_layout(one: &Geometry, other: &Geometry) -> bool {
+    let layout =
+        |geometry: &Geometry| (geometry.pixels(), geometry.width(), geometry.height(), geometry.stride());
+    layout(one) == layout(other)
+}
+
+/// Checks that pictures can be converted to the format that the readers of a node know. The error is a text for the user.
+pub(crate) fn check_convertible(from: &Geometry, to: &Geometry) -> Result<(), String> {
+    if is_convertible(from.pixels()) && is_convertible(to.pixels()) {
+        return Ok(());
+    }
+    let (fourcc, width, height) = (from.pixels().fourcc(), from.width(), from.height());
+    let fourcc = String::from_utf8_lossy(&fourcc);
+    Err(format!(
+        "the pictures are {fourcc} of {width}x{height} now, and cannot be converted to the format that its readers expect: \
+         attach again"
+    ))
+}
+
+/// Copies a picture without the padding between its rows: `to` is the same geometry as `from`, but tight.
+pub(crate) fn pack(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut [u8]) {
+    for plane in 0..to.planes() {
+        let rows = to.plane(plane).rows_mut(into).zip(from.plane(plane).rows(pixels));
+        rows.for_each(|(into, row)| into.copy_from_slice(row));
+    }
+}
+
 /// Draws a picture of geometry `from` into the middle of a picture of geometry `to`. Parts that do not fit are cut off;
 /// the rest of the target is black.
 ///

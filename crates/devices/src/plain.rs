@@ -100,6 +100,12 @@ pub(crate) fn os(operation: String, error: impl Into<std::io::Error>, advice: Op
     DeviceError::Os { operation, error: error.into(), advice: advice.map(String::from) }
 }
 
+/// Describes the failure of a connection to a server. The advice fits a connection that was tried, not a wrong address.
+pub(crate) fn unreached(operation: String, error: std::io::Error, advice: &str) -> DeviceError {
+    let was_tried = error.raw_os_error().is_some() || error.kind() == std::io::ErrorKind::TimedOut;
+    os(operation, error, was_tried.then_some(advice))
+}
+
 /// Returns the descriptors of an opened device. Their number depends on the class.
 pub(crate) fn descriptors<const N: usize>(opened: Opened) -> Result<[OwnedFd; N], DeviceError> {
     let class = opened.spec.class;

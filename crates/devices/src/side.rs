@@ -8,6 +8,8 @@ const ONE_SIDED: &[(&str, &str)] = &[
     ("serial", "pty"),
     ("serial", "tty"),
     ("x11", "window"),
+    ("wayland", "window"),
+    ("v4l2", "pipewire"),
     ("block", "nbd"),
     ("iscsi", "nbd"),
     ("stdin", "stdout"),

@@ -14,8 +14,8 @@ use crate::types::Wake;
 use contract::ServiceError;
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceSpec, Direction, FlowClass, FlowDirection, FlowKey,
-    FlowOffer, FlowTemplate, Half, Incident, Partner, PartnerError, Pull, Pulled, Pushed, Readiness, Role,
-    Secret, Shared, Time,
+    FlowOffer, FlowTemplate, Half, Incident, Opened, Partner, PartnerError, Pull, Pulled, Pushed, Readiness,
+    Role, Secret, Shared, Time,
 };
 use modules::Pipelines;
 use modules::connector::Connector;
@@ -75,10 +75,12 @@ pub fn connect(
     let claimant =
         Claimant { service: format!("connect {source} {sink}"), conflict: Conflict::Refuse, yields: true };
     let (node, claim) = nodes::open(&sink_spec, Some(&description), &claimant)?;
+    let held = vec![Held::of(&opened)?, Held::of(&node)?];
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
     let connector = Connector::new().map_err(|error| ServiceError::os("eventfd", error))?;
     Connection::new(device, application, &description.flows, pipelines)?
+        .with_held(held)
         .with_claim(claim)
         .with_connector(connector, source_spec, description.clone())
         .run(stop)
@@ -90,10 +92,28 @@ pub struct Connection {
     application: Box<dyn Partner>,
     forward: Option<RawPath>,
     back: Option<RawPath>,
+    /// Dropped after the partners.
+    held: Vec<Held>,
     /// The claim to the node of one partner, dropped after it.
     claim: Option<Claim>,
     /// Makes further connections to the device.
     connector: Option<(Connector, DeviceSpec, Description)>,
+}
+
+/// A copy of an opened device. When it is dropped, the device's class removes leftovers, such as a name in the file system.
+pub struct Held(Opened);
+
+impl Held {
+    /// Copies the descriptors of `opened`, before its partner takes them.
+    pub fn of(opened: &Opened) -> Result<Held, ServiceError> {
+        opened.try_clone().map(Held).map_err(|error| ServiceError::os("duplicating descriptors", error))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        registry::release(&self.0);
+    }
 }
 
 /// The number of the device for its connector.
@@ -127,7 +147,12 @@ impl Connection {
         if forward.is_none() && back.is_none() {
             return Err(ServiceError::Usage("the source and the sink have no flow in common".into()));
         }
-        Ok(Connection { device, application, forward, back, claim: None, connector: None })
+        Ok(Connection { device, application, forward, back, held: Vec::new(), claim: None, connector: None })
+    }
+
+    /// Cleans up after these devices when the connection ends.
+    pub fn with_held(self, held: Vec<Held>) -> Connection {
+        Connection { held, ..self }
     }
 
     /// Ends if another process takes over the node of one partner.
@@ -214,6 +239,9 @@ impl Connection {
         }
         let _ = self.device.ctl(FlowKey::DEFAULT, Ctl::Neutral);
         let _ = self.application.ctl(FlowKey::DEFAULT, Ctl::Neutral);
+        // First the partners, whose descriptors the classes then clean up.
+        drop((self.device, self.application));
+        drop(self.held);
         Ok(result)
     }
 }

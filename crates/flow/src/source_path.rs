@@ -68,6 +68,8 @@ pub struct SourcePath {
     lifecycle: Lifecycle,
     audience: Audience,
     change: SourceChange,
+    /// The device knows whether the pipeline merges changes.
+    is_merging_told: bool,
     store: StoreMonitor,
     feedback: FeedbackReader,
     /// The device's state, of a state flow.
@@ -112,6 +114,7 @@ impl SourcePath {
             unsent: None,
             lifecycle: Lifecycle::default(),
             change: SourceChange { active, has_lost_stages },
+            is_merging_told: false,
             store: StoreMonitor::new(limits.store_full),
             feedback: FeedbackReader::default(),
             state: StateTracker::default(),
@@ -129,6 +132,7 @@ impl SourcePath {
     pub fn reopen(&mut self, partner: &mut dyn Partner) -> PartnerResult {
         self.key = partner.open(&self.template(Direction::Out), &Attributes::default())?;
         self.device_drops = 0;
+        self.is_merging_told = false;
         self.state.clear();
         if let Some(log) = self.log.as_mut() {
             log.forget_device_state();
@@ -271,6 +275,7 @@ impl SourcePath {
         let changed = self.change.active.as_mut().and_then(|change| {
             let fresh = change.handle_restart(prev, cx.notices)?;
             self.plan.pipeline = change.pipeline.clone();
+            self.is_merging_told = false;
             Some((change.epoch, fresh))
         });
         let (epoch, fresh) = match changed {
@@ -304,6 +309,7 @@ impl SourcePath {
     /// Moves all messages that can move now, within the limits of one turn.
     pub fn run(&mut self, mut cx: PathContext<'_>) -> Result<RunOutcome, PathError> {
         self.restart_both_halves(cx.notices);
+        self.tell_merging(cx.partner.as_deref_mut());
         self.handle_read_start(cx.partner.as_deref_mut());
         let PathContext { mut partner, mut transport, facts, now, notices } = cx;
         let facts = facts.unwrap_or_default();
@@ -543,9 +549,10 @@ fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{Format, Site};
+    use contract::{CtlReply, Format, PartnerError, Readiness, Site};
     use modules::registry;
     use pipeline::{Origin, Pipeline};
+    use std::sync::{Arc, Mutex};
 
     fn path_context(notices: &mut Vec<Notice>) -> PathContext<'_> {
         PathContext { partner: None, transport: None, facts: None, now: Time::from_millis(1), notices }
@@ -561,19 +568,19 @@ mod tests {
         notices.drain(..).filter_map(number).collect()
     }
 
+    fn plan(class: FlowClass, format: Format, pipeline: Pipeline) -> FlowPlan {
+        let (flow, direction) = (7, FlowDirection::DeviceToApplication);
+        FlowPlan { flow, direction, class, format, pipeline, requested: Vec::new(), site: Site::default() }
+    }
+
+    fn pipeline(text: &str) -> Pipeline {
+        Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap()
+    }
+
     /// A sink that crashed in the new epoch may resume before it and needs the pipeline again.
     #[test]
     fn each_new_link_sends_the_current_pipeline_again() {
-        let pipeline = |text| Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap();
-        let plan = FlowPlan {
-            flow: 7,
-            direction: FlowDirection::DeviceToApplication,
-            class: FlowClass::Reliable,
-            format: Format::Bytes,
-            pipeline: pipeline("compress"),
-            requested: Vec::new(),
-            site: Site::default(),
-        };
+        let plan = plan(FlowClass::Reliable, Format::Bytes, pipeline("compress"));
         let mut flow = SourcePath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
         let notices = &mut Vec::new();
         flow.handle_link(path_context(notices));
@@ -593,5 +600,66 @@ mod tests {
             flow.handle_link(path_context(notices));
             assert_eq!(sent(notices), [("change", epoch), ("epoch", epoch)]);
         }
+    }
+
+    /// A device that has no messages and remembers what it was told about the pipeline.
+    #[derive(Default)]
+    struct Screen(Arc<Mutex<Vec<bool>>>);
+
+    impl Partner for Screen {
+        fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey(1))
+        }
+
+        fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+            Ok(Pushed::Full(message))
+        }
+
+        fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            match operation {
+                Ctl::Merging(merges) => self.0.lock().unwrap().push(merges),
+                _ => return Err(PartnerError::Unsupported("this operation")),
+            }
+            Ok(CtlReply::Done)
+        }
+
+        fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    #[test]
+    fn a_device_learns_once_whether_the_pipeline_merges_changes() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut device: Box<dyn Partner> = Box::new(Screen(Arc::clone(&told)));
+        let (plan, notices) = (plan(FlowClass::State, Format::Video, pipeline("null")), &mut Vec::new());
+        let mut flow = SourcePath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        let mut run = |flow: &mut SourcePath, device: Option<&mut Box<dyn Partner>>| {
+            flow.run(PathContext { partner: device, ..path_context(notices) }).unwrap();
+        };
+        run(&mut flow, None);
+        run(&mut flow, Some(&mut device));
+        // The source half of `screen` needs a codec; its promises do not.
+        flow.plan.pipeline = pipeline("screen");
+        flow.reopen(device.as_mut()).unwrap();
+        run(&mut flow, Some(&mut device));
+        run(&mut flow, Some(&mut device));
+        assert_eq!(*told.lock().unwrap(), [false, true]);
+        let notices = &mut Vec::new();
+        flow.change(pipeline("compress"), notices);
+        let epoch = flow.change.active.as_ref().unwrap().epoch;
+        flow.handle_control(&FlowControl::Changed { epoch, refusal: None }, path_context(notices));
+        for _ in 0..2 {
+            flow.run(PathContext { partner: Some(&mut device), ..path_context(notices) }).unwrap();
+        }
+        assert_eq!(*told.lock().unwrap(), [false, true, false]);
     }
 }

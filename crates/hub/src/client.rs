@@ -2,8 +2,8 @@
 
 use crate::endpoint::{Endpoint, Incoming};
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner, PartnerError,
-    Pushed,
+    Attributes, Ctl, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
+    PartnerError, Pushed,
 };
 use flow::types::Wake;
 use pipeline::DropCounts;
@@ -109,6 +109,11 @@ impl Client {
                 self.is_lagging = pressure == Pressure::Resync;
             }
         }
+    }
+
+    /// Tells the path how much of its sound the application holds.
+    pub fn report_fill(&self, fill: Fill) {
+        self.endpoint.report_fill(fill);
     }
 
     /// Returns the message if there is no room.

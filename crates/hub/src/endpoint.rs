@@ -15,8 +15,8 @@ mod ring;
 mod tests;
 
 use contract::{
-    Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next, Partner,
-    PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Attributes, Ctl, CtlReply, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next,
+    Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use ring::{CAPACITY_MAX, Consumer, EndpointRing, Item, Producer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -143,6 +143,11 @@ impl Endpoint {
     /// Returns true if the other side requested a snapshot since the last call.
     pub fn take_snapshot_request(&self) -> bool {
         self.outbound.ring.take_snapshot_request()
+    }
+
+    /// Reports how much of the sound from the other side the partner here holds. The other side returns it once for [`Ctl::Fill`].
+    pub fn report_fill(&self, fill: Fill) {
+        self.inbound.ring.report_fill(fill);
     }
 
     /// Returns true if the other side closed its end or corrupted the memory.
@@ -330,6 +335,10 @@ impl Partner for Endpoint {
                 self.wakeup.signal();
                 Ok(CtlReply::Done)
             }
+            Ctl::Fill => match self.outbound.ring.take_fill() {
+                Some(fill) => Ok(CtlReply::Fill(fill)),
+                None => Err(PartnerError::Unsupported("a fill before the other side has reported one")),
+            },
             Ctl::Report => Ok(CtlReply::Report(vec![
                 ("waiting_in", self.inbound.ring.len() as f64),
                 ("waiting_out", self.outbound.ring.len() as f64),

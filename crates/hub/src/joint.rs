@@ -13,9 +13,9 @@ use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::ServiceError;
 use contract::{
-    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half,
-    Input, Link, Message, Next, Outbox, Partner, PartnerError, PartnerResult, Port, Pull, PullSlot, Pulled,
-    Pushed, Readiness, Report, Shape, Shared, Site, Time,
+    Attributes, Ctl, CtlReply, Description, Direction, Fill, FlowClass, FlowDirection, FlowKey, FlowTemplate,
+    Format, Half, Input, Link, Message, Next, Outbox, Partner, PartnerError, PartnerResult, Port, Pull,
+    PullSlot, Pulled, Pushed, Readiness, Report, Shape, Shared, Site, Time,
 };
 use flow::chain_runner::make_link;
 use flow::nodes::Claim;
@@ -296,7 +296,10 @@ impl Running {
                 other.description.summary
             )));
         }
-        let link = make_link(&joint, Half::Sink, &format, &Site::default())
+        let formats =
+            arrivals.iter().map(|arrival| forward(arrival).map_or(Format::Bytes, |offer| offer.format));
+        let site = Site { inputs: formats.collect(), ..Site::default() };
+        let link = make_link(&joint, Half::Sink, &format, &site)
             .map_err(|error| ServiceError::Usage(format!("`{pair}` does not start: {error}")))?;
         let (mut outputs, mut claims) = (Vec::new(), Vec::new());
         let is_one = applications.len() == 1;
@@ -382,8 +385,12 @@ impl Running {
         }
         self.end(now);
         let is_empty = self.link.held() == 0;
-        for output in &mut self.outputs {
-            again |= output.run(is_empty, now)?;
+        for port in 0..self.outputs.len() {
+            let (more, fill) = self.outputs[port].run(is_empty, now)?;
+            again |= more;
+            if let Some(fill) = fill {
+                self.process(Input::Fill(Port(port as u16), fill), now);
+            }
         }
         Ok(again)
     }
@@ -527,8 +534,19 @@ impl Output {
         let _ = self.node.ctl(self.path.to, Ctl::Neutral);
     }
 
-    fn run(&mut self, is_joint_empty: bool, now: Time) -> Result<bool, ServiceError> {
+    /// Returns how much sound the node holds, and tells it the device's path, so that `resample` follows the clock that plays it.
+    fn report_fill(&mut self) -> Option<Fill> {
+        let Ok(CtlReply::Fill(fill)) = self.node.ctl(self.path.to, Ctl::Fill) else { return None };
+        self.clients.values().for_each(|client| client.report_fill(fill));
+        Some(fill)
+    }
+
+    /// Passes messages to the node. Returns whether there may be more, and how much sound the node holds now.
+    fn run(&mut self, is_joint_empty: bool, now: Time) -> Result<(bool, Option<Fill>), ServiceError> {
+        let before = self.path.result.messages;
         let mut again = self.path.run(&mut self.feed, self.node.as_mut(), now)?;
+        let has_pushed = self.path.result.messages > before;
+        let fill = if has_pushed { self.report_fill() } else { None };
         if self.is_neutral_due && is_joint_empty && self.feed.queue.is_empty() {
             self.is_neutral_due = false;
             self.go_neutral();
@@ -538,6 +556,6 @@ impl Output {
                 .run(self.node.as_mut(), &mut self.clients, now)
                 .map_err(|error| failed("the application", error))?;
         }
-        Ok(again)
+        Ok((again, fill))
     }
 }

@@ -170,10 +170,8 @@ impl Outlet for Target {
 impl Drop for Target {
     /// Releases the resources of the device class, which a worker cannot do.
     fn drop(&mut self) {
-        if let Some(opened) = lock(&self.opened).take()
-            && let Some(class) = registry::device_class(&opened.spec.class)
-        {
-            class.release(&opened);
+        if let Some(opened) = lock(&self.opened).take() {
+            registry::release(&opened);
         }
     }
 }

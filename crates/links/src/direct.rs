@@ -22,7 +22,7 @@ impl Link for Direct {
             Input::End(port) => self.stage.handle_end(port, now, out),
             Input::Gap(port) => self.stage.handle_gap(port, now, out),
             Input::Feedback(feedback) => self.stage.handle_feedback(feedback, now, out),
-            Input::Fill(fill) => self.stage.handle_fill(fill, now, out),
+            Input::Fill(port, fill) => self.stage.handle_fill(port, fill, now, out),
             Input::Timeout => self.stage.handle_timeout(now, out),
         }
     }

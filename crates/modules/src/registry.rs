@@ -54,6 +54,11 @@ pub fn flows(spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
     class_of(spec)?.flows(spec)
 }
 
+/// Returns the question that [`open`] asks in a dialog of this host; `None` if it asks none.
+pub fn question(spec: &DeviceSpec) -> Option<String> {
+    class_of(spec).ok().and_then(|class| class.question(spec))
+}
+
 /// Opens the device that a spec names.
 pub fn open(spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
     class_of(spec)?.open(spec, role, like)
@@ -74,6 +79,13 @@ fn class_of(spec: &DeviceSpec) -> Result<&'static dyn DeviceClass, DeviceError> 
         what: spec.class.clone(),
         problem: "there is no such kind of device; `outboard modules` lists them".into(),
     })
+}
+
+/// Removes the leftovers of an opened device ([`DeviceClass::release`]), after its partner is dropped.
+pub fn release(opened: &Opened) {
+    if let Some(class) = device_class(&opened.spec.class) {
+        class.release(opened);
+    }
 }
 
 /// Creates the partner of an opened device.

@@ -286,7 +286,7 @@ impl Chain {
     /// Tells every stage how much sound the partner behind the chain holds.
     pub fn handle_fill(&mut self, fill: Fill, now: Time, out: &mut ChainOut) {
         for index in 0..self.slots.len() {
-            self.hand(index, Input::Fill(fill), now, out);
+            self.hand(index, Input::Fill(Port::MAIN, fill), now, out);
         }
         self.pump(now, out);
     }

@@ -251,6 +251,25 @@ mod tests {
     }
 
     #[test]
+    fn a_joint_alone_keeps_the_pipeline_of_the_device_behind_it() {
+        let parse = |text: &str| Pipeline::parse(text, TABLE, Origin::Peer).unwrap();
+        let own = parse("null | null");
+        let completed = parse("meet").completed_by(&own).unwrap();
+        assert_eq!(completed.canonical(), "meet/1|null/1|null/1");
+        assert_eq!(parse(completed.text()).canonical(), completed.canonical());
+        for (index, used) in completed.pairs().iter().enumerate() {
+            let name = ["meet", "null", "null"][index];
+            assert_eq!(&completed.text()[used.place.clone()], name, "errors point at the pair");
+        }
+        for (proposed, own) in
+            [("meet | null", "null | null"), ("null", "null | null"), ("divide", "null"), ("meet", "")]
+        {
+            let same = parse(proposed).completed_by(&parse(own)).unwrap();
+            assert_eq!(same.canonical(), parse(proposed).canonical(), "{proposed} is complete");
+        }
+    }
+
+    #[test]
     fn the_most_specific_name_of_a_flow_counts() {
         let flows = [vec!["a/x", "x"], vec!["b/x", "x"]];
         assert_eq!(canonical("x:(null), divide", &flows), ["divide/1|null/1", "divide/1|null/1"]);

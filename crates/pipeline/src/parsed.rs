@@ -72,6 +72,9 @@ static COMMON: [OptionSpec; 6] = [
     ),
 ];
 
+/// Between two pairs of a text.
+const SEPARATOR: &str = " | ";
+
 /// A pair runs in its own process, with access to nothing but its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isolation {
@@ -188,6 +191,19 @@ fn canonical(pairs: &[PairUse]) -> String {
     pairs.iter().map(PairUse::canonical).collect::<Vec<_>>().join("|")
 }
 
+/// Checks that a pipeline can be sent to another host.
+fn check_length(text: &str, canonical: &str) -> Result<(), PipelineError> {
+    if canonical.len() <= PIPELINE_BYTES_MAX {
+        return Ok(());
+    }
+    let problem = format!(
+        "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can \
+         be proposed to another host",
+        canonical.len()
+    );
+    Err(PipelineError::new(text, 0..text.len(), problem))
+}
+
 /// A parsed and checked text; pairs in source order. Pipelines with equal canonical text are equal.
 #[derive(Clone, Default)]
 pub struct Pipeline {
@@ -214,14 +230,7 @@ impl Pipeline {
         link.map(|link| checker.link(link)).transpose()?;
         let pairs = calls.iter().map(|call| checker.pair_use(call, link)).collect::<Result<Vec<_>, _>>()?;
         let canonical = canonical(&pairs);
-        if canonical.len() > PIPELINE_BYTES_MAX {
-            let problem = format!(
-                "with every default filled in, this pipeline has {} bytes: at most {PIPELINE_BYTES_MAX} can \
-                 be proposed to another host",
-                canonical.len()
-            );
-            return Err(PipelineError::new(text, 0..text.len(), problem));
-        }
+        check_length(text, &canonical)?;
         Ok(Pipeline { pairs, text: text.into(), canonical, outlets: Vec::new() })
     }
 
@@ -308,6 +317,26 @@ impl Pipeline {
         }
     }
 
+    /// Completes a proposal that is only a pair that joins flows, such as `synchronize`: behind it runs `own`, the pipeline that
+    /// the device has without a proposal. Any other proposal is complete.
+    pub fn completed_by(mut self, own: &Pipeline) -> Result<Pipeline, PipelineError> {
+        let is_joint = |used: &PairUse| used.pair.shape(&used.options) == Shape::Joint;
+        if own.pairs.is_empty() || self.pairs.len() != 1 || !is_joint(&self.pairs[0]) {
+            return Ok(self);
+        }
+        let behind = self.text.len() + SEPARATOR.len();
+        self.text = [&self.text, SEPARATOR, &own.text].concat();
+        self.pairs.extend(
+            own.pairs
+                .iter()
+                .cloned()
+                .map(|used| PairUse { place: used.place.start + behind..used.place.end + behind, ..used }),
+        );
+        self.canonical = canonical(&self.pairs);
+        check_length(&self.text, &self.canonical)?;
+        Ok(self)
+    }
+
     /// Returns this pipeline with the speedup of each pair whose work is left out, in source order.
     pub fn with_speedups(mut self, speedups: &[Option<f64>]) -> Result<Pipeline, PipelineError> {
         for (used, speedup) in self.pairs.iter_mut().zip(speedups) {
@@ -378,6 +407,7 @@ impl Pipeline {
                 may_reorder: all.may_reorder | one.may_reorder,
                 needs_control: all.needs_control | one.needs_control,
                 needs_order: all.needs_order | one.needs_order,
+                merges: all.merges | one.merges,
             }
         })
     }

@@ -66,6 +66,7 @@ const NO_PROMISES: Promises = Promises {
     may_reorder: false,
     needs_control: false,
     needs_order: false,
+    merges: false,
 };
 
 const PLAIN: TestPair = TestPair {

@@ -30,13 +30,14 @@
 //! # Shared parts
 //!
 //! ```text
-//! playout, adaptive         release messages at creation spacing; the controller of delay=auto
-//! sequence, reorder_buffer  position of a numbered flow; releasing it in order
-//! movement                  merging motion of input devices
-//! picture, field            pictures; a number at a fixed offset of a body
-//! sound                     samples: conversion of rates, concealment of gaps, splices
-//! checkpoint, varint        byte formats
-//! histogram, random         percentiles; seeded random numbers
+//! playout, adaptive            release messages at creation spacing; the controller of delay=auto
+//! sequence, reorder_buffer     position of a numbered flow; releasing it in order
+//! movement                     merging motion of input devices
+//! picture, field               pictures; a number at a fixed offset of a body
+//! sound                        samples: conversion of rates, concealment of gaps, splices
+//! checkpoint, control, varint  byte formats
+//! histogram, random            percentiles; seeded random numbers
+//! round_trip, dispersion       the shortest round trip of a path; the rate of a link
 //! ```
 
 mod adaptive;
@@ -46,9 +47,11 @@ mod bundle;
 mod checkpoint;
 mod colour;
 mod compress;
+mod control;
 mod crop;
 mod delay;
 mod delta;
+mod dispersion;
 mod encode;
 mod encrypt;
 mod exec;
@@ -73,6 +76,8 @@ mod reorder;
 mod reorder_buffer;
 mod replay;
 mod resample;
+#[cfg(feature = "media")]
+mod round_trip;
 mod scale;
 mod screen;
 mod sequence;

@@ -4,7 +4,7 @@ use crate::poller::Poller;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 const NS: u64 = 1_000_000_000;
@@ -23,7 +23,7 @@ impl BootTimer {
         Ok(BootTimer { timer: timerfd_create(TimerfdClockId::Boottime, flags)?, set_ns: 0 })
     }
 
-    /// Sets the timer to this time of the boot clock, nanoseconds.
+    /// Sets the timer to this time of the boot clock, nanoseconds; 0 ends it.
     pub fn set(&mut self, at_ns: u64) -> io::Result<()> {
         if at_ns == self.set_ns {
             return Ok(());
@@ -41,6 +41,12 @@ impl BootTimer {
     /// Registers the timer for the next wait.
     pub fn register(&self, poller: &mut Poller) {
         poller.register(self.timer.as_fd(), true, false);
+    }
+}
+
+impl AsFd for BootTimer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.timer.as_fd()
     }
 }
 

@@ -14,9 +14,7 @@ fn failed(action: &str, path: &Path, error: io::Error) -> ServiceError {
 
 /// The default directory: `$XDG_STATE_HOME/outboard`, or `~/.local/state/outboard`.
 pub fn state_directory() -> Result<PathBuf, ServiceError> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    state.map(|state| state.join("outboard")).ok_or_else(|| {
+    sys::environment::state_directory().ok_or_else(|| {
         ServiceError::Usage(
             "there is no place for this host's identity: neither XDG_STATE_HOME nor HOME is set".into(),
         )

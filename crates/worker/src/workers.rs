@@ -74,10 +74,8 @@ struct Waiting {
 impl Drop for SupervisedDriver {
     /// Lets the device's class clean up.
     fn drop(&mut self) {
-        if let Some(PartnerOrigin::Opened(device)) = &self.device
-            && let Some(class) = registry::device_class(&device.spec.class)
-        {
-            class.release(device);
+        if let Some(PartnerOrigin::Opened(device)) = &self.device {
+            registry::release(device);
         }
     }
 }
@@ -85,8 +83,9 @@ impl Drop for SupervisedDriver {
 impl SupervisedDriver {
     fn can_hand_over(&self) -> bool {
         let can = |origin: &PartnerOrigin| match origin {
-            PartnerOrigin::Opened(opened) => registry::device_class(&opened.spec.class)
-                .is_some_and(|class| class.can_hand_over(opened.role)),
+            PartnerOrigin::Opened(opened) => {
+                registry::device_class(&opened.spec.class).is_some_and(|class| class.can_hand_over(opened))
+            }
             PartnerOrigin::Hub(_) | PartnerOrigin::Ready(_) => false,
         };
         self.waiting.is_none()

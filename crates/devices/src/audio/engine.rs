@@ -1,8 +1,5 @@
-//! The sound thread: it has the streams of a sound server or the devices of ALSA, and lives in the broker.
-//!
-//! Both libraries open files, load plug-ins and start threads, all of which a locked worker cannot do; and a worker that is
-//! killed must not take the node of a program with it. So the worker gets shared memory and one end of a socket pair, the
-//! *control socket*, and no right at the sound server:
+//! The sound thread: it has the streams of a sound server or the devices of ALSA, and lives in the broker
+//! ([`helper_thread`](crate::helper_thread)).
 //!
 //! ```text
 //! broker ─ sound thread ◄─ control socket ─► AudioPartner (worker)
@@ -10,85 +7,40 @@
 //!            └─► PipeWire or ALSA
 //! ```
 //!
-//! The broker keeps a copy of the worker's end, so a killed worker does not close the socket; the next worker continues with the
-//! same thread. Meanwhile the player plays silence.
-//!
-//! | on the control socket | meaning |
-//! |---|---|
-//! | a byte from the thread | look at the memory: a quantum was recorded, the device went or returned |
-//! | a byte from the worker | look at the memory: the recording is wanted, or not any more |
-//! | end of the stream (`shutdown`, or all copies closed) | the other end is gone; the thread ends |
+//! While there is no worker, the player plays silence.
 
 use super::memory::{Memory, Word};
 use super::{Facts, Plan};
+use crate::helper_thread::{self, ControlEnd, Wake};
 use contract::DeviceError;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
-use sys::clock::boot_ns;
-use sys::poller::Poller;
 
-/// The time for a sound server to answer, before it counts as hung.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time between two attempts to find a sound server or a device again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) use crate::helper_thread::{Other, clear, release};
 
-/// Wakes the worker.
-#[derive(Debug, Clone)]
-pub(super) struct Wake(Arc<OwnedFd>);
-
-impl Wake {
-    /// Writes a byte. A full socket wakes the worker already.
-    pub(super) fn signal(&self) {
-        let _ = rustix::io::write(&*self.0, &[0]);
-    }
-}
-
-/// One end of the control socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Other {
-    /// The other end is there.
-    Here,
-    /// It is gone, for good.
-    Gone,
-}
-
-/// Removes the bytes that wait.
-pub(super) fn clear(control: BorrowedFd<'_>) -> Other {
-    let mut bytes = [0; 256];
-    loop {
-        match rustix::io::read(control, &mut bytes) {
-            Ok(0) => return Other::Gone,
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Other::Here,
-            Err(_) => return Other::Gone,
-        }
-    }
-}
+/// Reports once that the streams exist, or that they cannot.
+pub(super) type Started = helper_thread::Started<Facts>;
 
 /// The thread's end: the shared memory and the control socket.
 #[derive(Debug, Clone)]
 pub(super) struct ThreadEnd {
     pub(super) memory: Arc<Memory>,
-    control: Arc<OwnedFd>,
+    control: ControlEnd,
 }
 
 impl ThreadEnd {
     pub(super) fn wake(&self) -> Wake {
-        Wake(self.control.clone())
+        self.control.wake()
     }
 
     pub(super) fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
+        self.control.descriptor()
     }
 
     /// Removes the bytes of the worker.
     pub(super) fn clear(&self) -> Other {
-        clear(self.control())
+        self.control.clear()
     }
 
     /// Returns true while the worker wants recorded frames.
@@ -106,36 +58,7 @@ impl ThreadEnd {
 
     /// Waits before the next attempt. Returns false if the worker's end is gone.
     pub(super) fn wait_to_retry(&self) -> bool {
-        let until_ns = boot_ns() + RETRY_INTERVAL.as_nanos() as u64;
-        let Ok(mut poller) = Poller::new() else { return false };
-        loop {
-            if self.clear() == Other::Gone {
-                return false;
-            }
-            let left = Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
-            poller.register(self.control(), true, false);
-            if left.is_zero() || poller.wait(Some(left)).is_err() {
-                return left.is_zero();
-            }
-        }
-    }
-}
-
-/// Reports once that the streams exist, or that they cannot.
-#[derive(Debug)]
-pub(super) struct Started(Option<SyncSender<Result<Facts, DeviceError>>>);
-
-impl Started {
-    /// Reports the first result; later ones change nothing.
-    pub(super) fn report(&mut self, result: Result<Facts, DeviceError>) {
-        if let Some(sender) = self.0.take() {
-            let _ = sender.send(result);
-        }
-    }
-
-    /// Returns true if nothing was reported yet: an error then ends the thread.
-    pub(super) fn is_pending(&self) -> bool {
-        self.0.is_some()
+        self.control.wait_to_retry()
     }
 }
 
@@ -148,11 +71,10 @@ pub(super) struct Running {
 
 /// Makes both ends of the shared memory and of the control socket.
 pub(super) fn ends() -> io::Result<(ThreadEnd, Vec<OwnedFd>)> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (worker, thread) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let (control, worker) = ControlEnd::pair()?;
     let descriptor = Memory::create()?;
     let memory = Arc::new(Memory::map(&descriptor)?);
-    Ok((ThreadEnd { memory, control: Arc::new(thread) }, vec![worker, descriptor]))
+    Ok((ThreadEnd { memory, control }, vec![worker, descriptor]))
 }
 
 /// Starts a sound thread and waits until its streams exist.
@@ -162,17 +84,7 @@ pub(super) fn start(
 ) -> Result<(Facts, Running), DeviceError> {
     let failed = |error| super::os("starting the sound thread".into(), error, None);
     let (end, descriptors) = ends().map_err(failed)?;
-    let (sender, result) = sync_channel(1);
-    let run = move || run(&plan, &end, &mut Started(Some(sender)));
-    std::thread::Builder::new().name("sound".into()).spawn(run).map_err(failed)?;
-    let facts = result.recv_timeout(START_TIMEOUT).map_err(|_| {
-        let error = io::Error::from(io::ErrorKind::TimedOut);
-        super::os("starting sound".into(), error, Some("is the sound server running? see `outboard doctor`"))
-    })??;
+    let advice = "is the sound server running? see `outboard doctor`";
+    let facts = helper_thread::start("sound", advice, move |started| run(&plan, &end, started))?;
     Ok((facts, Running { descriptors }))
-}
-
-/// Ends the thread of this control socket.
-pub(super) fn release(control: BorrowedFd<'_>) {
-    let _ = shutdown(control, Shutdown::Both);
 }

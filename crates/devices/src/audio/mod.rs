@@ -30,6 +30,8 @@ mod recorder;
 mod tests;
 mod writer;
 
+#[cfg(feature = "media")]
+use crate::pipewire::server;
 use crate::plain::{self, os};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
@@ -179,7 +181,7 @@ fn name_of(description: &Description) -> Result<String, DeviceError> {
 fn start(plan: Plan) -> Result<(Facts, Running), DeviceError> {
     match plan.target {
         Target::Card(..) => engine::start(plan, alsa::run),
-        _ if pipewire::is_running() => engine::start(plan, pipewire::run),
+        _ if server::is_running() => engine::start(plan, pipewire::run),
         _ => engine::start(alsa::replaced(plan)?, alsa::run),
     }
 }
@@ -236,7 +238,7 @@ impl DeviceClass for Audio {
 
     #[cfg(feature = "media")]
     fn list(&self) -> Vec<Listing> {
-        if pipewire::is_running() { pipewire::list() } else { alsa::list() }
+        if server::is_running() { pipewire::list() } else { alsa::list() }
     }
 
     #[cfg(not(feature = "media"))]
@@ -294,7 +296,7 @@ impl DeviceClass for Audio {
         Ok(Opened { spec: spec.clone(), role, description, descriptors: running.descriptors })
     }
 
-    fn can_hand_over(&self, _: Role) -> bool {
+    fn can_hand_over(&self, _: &Opened) -> bool {
         false
     }
 

@@ -14,13 +14,12 @@ use super::writer::{RingWriter, SlotReader};
 use super::{CHANNELS, Frame, RATE_HZ, SPEC};
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use contract::{
-    Ctl, CtlReply, Direction, Fill, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
     PartnerResult, Presence, PullSlot, Readiness, Report, Time,
 };
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 use wire::formats::audio::{Frames, SampleFormat, SampleSpec, decode};
 
 /// Sound of one device or node, in a worker.
@@ -153,10 +152,8 @@ impl Endpoint for AudioPartner {
         match operation {
             Ctl::Flush | Ctl::Finish | Ctl::Neutral => Ok(CtlReply::Done),
             Ctl::Fill => {
-                let (held, target) =
-                    self.ring.fill_and_target().ok_or(PartnerError::Unsupported("a fill: nobody plays"))?;
-                let time = |frames| Duration::from_nanos(SPEC.duration_ns(frames));
-                Ok(CtlReply::Fill(Fill { held: time(held), target: time(target), rate_hz: RATE_HZ }))
+                let fill = self.ring.fill().ok_or(PartnerError::Unsupported("a fill: nobody plays"))?;
+                Ok(CtlReply::Fill(fill))
             }
             Ctl::Report => Ok(CtlReply::Report(self.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),

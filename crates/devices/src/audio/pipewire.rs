@@ -22,12 +22,12 @@ use super::player::Player;
 use super::recorder::Recorder;
 use super::{FRAME_BYTES, Facts, Frame, Plan, QUANTUM_FRAMES, RATE_HZ, SPEC, Target};
 use crate::plain::os;
+use crate::stream_parameter::serialize;
 use ::pipewire as pw;
 use contract::{DeviceError, Listing, Role};
 use pw::properties::{PropertiesBox, properties};
 use pw::spa::param::audio::{AudioFormat, AudioInfoRaw, MAX_CHANNELS};
-use pw::spa::pod::serialize::PodSerializer;
-use pw::spa::pod::{Object, Pod, Value};
+use pw::spa::pod::Pod;
 use pw::spa::support::system::IoFlags;
 use pw::spa::sys as spa;
 use pw::spa::utils::{Direction, SpaTypes};
@@ -38,8 +38,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use sys::clock::{boot_ns, monotonic_ns};
@@ -51,22 +49,6 @@ const APPLICATION: &str = "Outboard";
 const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most nodes of a server that are considered.
 const NODES_MAX: usize = 1024;
-
-/// Returns the server's socket (`pipewire(1)`).
-fn socket() -> Option<PathBuf> {
-    let name = std::env::var_os("PIPEWIRE_REMOTE").unwrap_or_else(|| "pipewire-0".into());
-    if PathBuf::from(&name).is_absolute() {
-        return Some(name.into());
-    }
-    let directory =
-        std::env::var_os("PIPEWIRE_RUNTIME_DIR").or_else(|| std::env::var_os("XDG_RUNTIME_DIR"))?;
-    Some(PathBuf::from(directory).join(name))
-}
-
-/// Returns true if a server of this user answers.
-pub(super) fn is_running() -> bool {
-    socket().is_some_and(|path| UnixStream::connect(path).is_ok())
-}
 
 /// The kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,10 +141,17 @@ pub(super) fn run(plan: &Plan, end: &ThreadEnd, started: &mut Started) {
     }
 }
 
+/// Returns the context of a client whose thread for sound has a real-time priority, if the user may have one. A node that is late
+/// delays all others of its server. Servers from 1.3 on give one to every client, and may lack this configuration.
+fn context(main: &pw::main_loop::MainLoopRc) -> Result<pw::context::ContextRc, pw::Error> {
+    let real_time = properties! { *pw::keys::CONFIG_NAME => "client-rt.conf" };
+    pw::context::ContextRc::new(main, Some(real_time)).or_else(|_| pw::context::ContextRc::new(main, None))
+}
+
 /// One connection with the server.
 fn session(plan: &Plan, end: &ThreadEnd, started: &mut Started) -> Result<(), DeviceError> {
     let main = pw::main_loop::MainLoopRc::new(None).map_err(failed("starting the loop of"))?;
-    let context = pw::context::ContextRc::new(&main, None).map_err(failed("preparing"))?;
+    let context = context(&main).map_err(failed("preparing"))?;
     let client = properties! { *pw::keys::APP_NAME => APPLICATION };
     let core = context.connect_rc(Some(client)).map_err(failed("connecting to"))?;
     let registry = core.get_registry_rc().map_err(failed("listing the nodes of"))?;
@@ -454,13 +443,7 @@ fn format_parameter() -> Vec<u8> {
     let mut position = [0; MAX_CHANNELS];
     (position[0], position[1]) = (spa::SPA_AUDIO_CHANNEL_FL, spa::SPA_AUDIO_CHANNEL_FR);
     info.set_position(position);
-    let object = Object {
-        type_: SpaTypes::ObjectParamFormat.as_raw(),
-        id: spa::SPA_PARAM_EnumFormat,
-        properties: info.into(),
-    };
-    let serialized = PodSerializer::serialize(io::Cursor::new(Vec::new()), &Value::Object(object));
-    serialized.map(|(cursor, _)| cursor.into_inner()).unwrap_or_default()
+    serialize(SpaTypes::ObjectParamFormat, spa::SPA_PARAM_EnumFormat, info.into())
 }
 
 /// The position of the server's clock, in frames of this stream.

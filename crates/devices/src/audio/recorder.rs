@@ -4,9 +4,9 @@
 //! loop (Fons Adriaensen, "Using a DLL to filter time" (2005)), of the first order: each time is that of the previous quantum
 //! plus its length, corrected by a sixteenth of the error.
 
-use super::engine::Wake;
 use super::memory::{Memory, SLOTS, Word};
 use super::{FRAME_BYTES, SPEC};
+use crate::helper_thread::Wake;
 use std::sync::Arc;
 use wire::formats::audio::FRAMES_MAX;
 

@@ -249,6 +249,33 @@ fn the_next_worker_continues_without_a_click() {
     assert_no_click(&line.heard);
 }
 
+/// The player ran out of frames and waits for more than one message. One comes, then a gap, or the next worker.
+#[test]
+fn frames_that_wait_for_more_end_without_a_click() {
+    for has_next_worker in [false, true] {
+        let mut line = Line::new();
+        for _ in 0..20 {
+            line.write(QUANTUM);
+            line.pull(QUANTUM);
+        }
+        (0..4).for_each(|_| line.pull(QUANTUM));
+        assert_eq!(line.fill(), 0);
+        line.write(3 * QUANTUM);
+        line.pull(QUANTUM);
+        assert_eq!(line.fill(), 3 * QUANTUM as u64, "the player waits");
+        line.position += 77_777;
+        if has_next_worker {
+            line.writer = RingWriter::new(line.memory.clone());
+        }
+        for _ in 0..20 {
+            line.write(3 * QUANTUM);
+            (0..3).for_each(|_| line.pull(QUANTUM));
+        }
+        assert!(line.heard.iter().rev().take(QUANTUM).any(|frame| *frame != [0, 0]), "the sound went on");
+        assert_no_click(&line.heard);
+    }
+}
+
 #[test]
 fn times_of_quanta_are_smooth_and_follow_the_clock() {
     let (end, _descriptors) = engine::ends().unwrap();
@@ -449,7 +476,7 @@ fn a_stage_learns_the_fill_while_somebody_plays() {
         position += QUANTUM as u64;
         assert!(matches!(far.partner.push(key, message), Ok(Pushed::Taken)));
         match far.partner.ctl(key, Ctl::Fill) {
-            Ok(CtlReply::Fill(fill)) => Some((fill.held, fill.target)),
+            Ok(CtlReply::Fill(fill)) => Some((fill.held, fill.target, fill.lead)),
             _ => None,
         }
     };
@@ -459,8 +486,9 @@ fn a_stage_learns_the_fill_while_somebody_plays() {
         player.pull(&mut [Frame::default(); QUANTUM]);
         fill = push(&mut far);
     }
-    let two = std::time::Duration::from_nanos(SPEC.duration_ns(2 * QUANTUM as u64));
-    assert_eq!(fill, Some((two, two)), "an even pace keeps the target");
+    let [one, two] =
+        [1, 2].map(|quanta| std::time::Duration::from_nanos(SPEC.duration_ns(quanta * QUANTUM as u64)));
+    assert_eq!(fill, Some((two, two, one)), "an even pace keeps the target");
     for _ in 0..40 {
         fill = push(&mut far);
     }
@@ -479,11 +507,7 @@ fn figures_name_what_was_lost() {
     };
     let value = |name: &str| report.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
     assert_eq!(value("frames written"), Some(2.0 * QUANTUM as f64));
-    assert_eq!(
-        value("frames waiting"),
-        Some(2.0 * QUANTUM as f64),
-        "nobody plays, so the gap needs no length"
-    );
+    assert_eq!(value("frames waiting"), Some(4.0 * QUANTUM as f64), "with the gap, for a player that begins");
     assert_eq!(value("frames lost before"), Some(2.0 * QUANTUM as f64));
     let readiness = far.partner.readiness(key, Direction::In);
     assert!(matches!(readiness, Readiness { now: true, .. }));

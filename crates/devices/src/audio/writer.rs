@@ -3,8 +3,10 @@
 use super::joint::Joint;
 use super::memory::{Memory, Quantum, RING_FRAMES, SLOTS, Word};
 use super::player::LATE_FRAMES;
-use super::{FADE_FRAMES, Frame, RATE_HZ};
+use super::{FADE_FRAMES, Frame, RATE_HZ, SPEC};
+use contract::Fill;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The longest gap that keeps its length: 100 ms. A longer one is a new beginning.
 const GAP_FRAMES_MAX: u64 = RATE_HZ as u64 / 10;
@@ -33,13 +35,13 @@ impl RingWriter {
     /// Writes the frames of a message.
     pub(super) fn write(&mut self, position: u64, mut frames: Vec<Frame>) {
         let gap = self.expected.map(|expected| position.wrapping_sub(expected));
-        let is_playing = self.memory.load(Word::IsPlaying) == 1;
+        // A player that waits for more frames has ended the sound, unless frames from before the gap wait, too.
+        let is_ended = self.memory.load(Word::IsPlaying) != 1 && self.fill_frames() == 0;
         match gap {
             Some(0) => {}
-            // The player has ended the sound already.
-            _ if !is_playing => self.joint = Joint::new(),
-            Some(gap) if gap <= GAP_FRAMES_MAX => self.fill(gap),
-            _ => self.fill(FADE_FRAMES as u64),
+            _ if is_ended => self.joint = Joint::new(),
+            Some(gap) if gap <= GAP_FRAMES_MAX => self.fill_gap(gap),
+            _ => self.fill_gap(FADE_FRAMES as u64),
         }
         self.lost_frames += gap.filter(|gap| *gap <= GAP_FRAMES_MAX).unwrap_or(0);
         self.expected = Some(position.wrapping_add(frames.len() as u64));
@@ -53,15 +55,21 @@ impl RingWriter {
         self.written.wrapping_sub(self.memory.load(Word::Read)).min(RING_FRAMES)
     }
 
-    /// Returns the frames that wait and those that should wait, after a message was written. `None` while nobody plays.
-    pub(super) fn fill_and_target(&self) -> Option<(u64, u64)> {
+    /// Returns the sound that waits, after a message was written. `None` while nobody plays.
+    pub(super) fn fill(&self) -> Option<Fill> {
         let (margin, message) = (self.memory.load(Word::Margin), self.memory.load(Word::MessageFrames));
         let held = self.fill_frames();
         let is_played = (1..=RING_FRAMES).contains(&margin) && held <= 2 * margin + LATE_FRAMES + message;
-        is_played.then(|| (held, margin + message))
+        let time = |frames| Duration::from_nanos(SPEC.duration_ns(frames));
+        is_played.then(|| Fill {
+            held: time(held),
+            target: time(margin + message),
+            lead: time(margin),
+            rate_hz: RATE_HZ,
+        })
     }
 
-    fn fill(&mut self, count: u64) {
+    fn fill_gap(&mut self, count: u64) {
         let mut frames = vec![Frame::default(); count as usize];
         self.joint.fill(&mut frames);
         self.append(&frames);

@@ -134,7 +134,7 @@ impl DeviceClass for Exec {
     }
 
     /// The program is a child of this process.
-    fn can_hand_over(&self, _: Role) -> bool {
+    fn can_hand_over(&self, _: &Opened) -> bool {
         false
     }
 

@@ -79,7 +79,7 @@ impl DeviceClass for Iscsi {
         device::connect(spec)
     }
 
-    fn can_hand_over(&self, _: Role) -> bool {
+    fn can_hand_over(&self, _: &Opened) -> bool {
         true
     }
 

@@ -146,8 +146,8 @@ impl DeviceClass for Nbd {
     }
 
     /// A thread of this process accepts the clients of a node.
-    fn can_hand_over(&self, role: Role) -> bool {
-        role == Role::Device
+    fn can_hand_over(&self, opened: &Opened) -> bool {
+        opened.role == Role::Device
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {

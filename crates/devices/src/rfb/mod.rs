@@ -30,7 +30,7 @@ mod server;
 mod tests;
 mod tracker;
 
-use crate::plain::{self, os};
+use crate::plain::{self, os, unreached};
 use application::ServerPartner;
 use auth::Password;
 use client::{ServerInit, handshake};
@@ -187,7 +187,7 @@ fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     let password = password_file(spec)?.map(|file| read_password(spec, file)).transpose()?;
     let operation = || format!("connecting to the VNC server {}", spec.target);
     let mut stream = connect_tcp(&spec.target, timeout).map_err(|error| {
-        os(operation(), error, Some("is it listening there? Display N has port 5900 + N"))
+        unreached(operation(), error, "is it listening there? Display N has port 5900 + N")
     })?;
     let result = stream
         .set_read_timeout(Some(timeout))

@@ -1,6 +1,6 @@
 //! The server's address, the connection to it and the options: the same for each protocol.
 
-use crate::plain::os;
+use crate::plain::{os, unreached};
 use contract::{DeviceError, DeviceSpec, OptionKind, OptionSpec, local};
 use rustix::net::sockopt;
 use std::io;
@@ -57,7 +57,7 @@ impl Protocol {
 
     /// Describes the failure of a connection.
     pub(crate) fn absent(&self, spec: &DeviceSpec, error: io::Error) -> DeviceError {
-        os(self.operation(spec), error, Some("is it listening there?"))
+        unreached(self.operation(spec), error, "is it listening there?")
     }
 
     /// Describes the failure of a negotiation.

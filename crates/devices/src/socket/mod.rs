@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::plain::{self, os};
+use crate::plain::{self, os, unreached};
 use crate::stream::{Channel, FRAME_OPTION, Framing, MAX_OPTION, StreamPartner, StreamReader, StreamWriter};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, ModuleEntry, Opened, OptionKind,
@@ -48,7 +48,7 @@ fn opened(spec: &DeviceSpec, role: Role, connected: io::Result<OwnedFd>) -> Resu
     let flows = flows(spec)?;
     let operation = || format!("connecting to {}:{}", spec.class, spec.target);
     let descriptor =
-        connected.map_err(|error| os(operation(), error, Some("is a server listening there?")))?;
+        connected.map_err(|error| unreached(operation(), error, "is a server listening there?"))?;
     let description = plain::description(spec, flows, "stdout");
     Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![descriptor] })
 }

@@ -20,6 +20,8 @@ mod chip;
 mod cuse;
 mod terminal;
 #[cfg(test)]
+mod test_worker;
+#[cfg(test)]
 mod tests;
 mod uplink;
 mod usbip;
@@ -188,7 +190,7 @@ impl DeviceClass for Tty {
     }
 
     /// A thread of this process is the adapter, or the terminal.
-    fn can_hand_over(&self, _: Role) -> bool {
+    fn can_hand_over(&self, _: &Opened) -> bool {
         false
     }
 

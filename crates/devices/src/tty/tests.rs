@@ -1,32 +1,26 @@
 //! Tests with the kernel's end of the adapter's connection: the transfers of `vhci_hcd` and `ftdi_sio`.
 
+use super::test_worker::{KernelEnd, TestWorker, terminal_conforms};
 use super::usbip::{HEADER_BYTES, STALL, WAS_UNLINKED};
 use super::*;
 use crate::serial::{Fault, Inputs, OutputLines, Outputs, Parity, SerialMessage, Settings, Speed};
-use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Message, Pull, Pulled,
-    Pushed, Time,
-};
+use contract::{Body, Ctl, CtlReply};
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
-use testkit::partner::{Harness, conforms};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time after which nothing more comes.
 const QUIET: Duration = Duration::from_millis(50);
 const MODEM: u8 = 1;
 
-/// The kernel, the adapter's thread, and the worker's partner.
+/// The kernel, the adapter's thread, and the worker.
 struct Kernel {
     usb: UnixStream,
-    worker: OwnedFd,
-    partner: Box<dyn Partner>,
+    worker: TestWorker,
     sequence: u32,
     /// A transfer in is pending.
     is_reading: bool,
-    fed: u32,
 }
 
 /// The end of a transfer.
@@ -41,13 +35,11 @@ struct End {
 impl Kernel {
     fn new() -> Kernel {
         let (usb, worker) = adapter::start("board".into()).unwrap();
-        let partner = Box::new(Terminal::new("terminal".into(), worker.try_clone().unwrap()));
         let usb = UnixStream::from(usb);
         usb.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut kernel = Kernel { usb, worker, partner, sequence: 0, is_reading: false, fed: 0 };
-        let off = Outputs { lines: OutputLines::default(), since_us: Outputs::UNRELATED };
-        assert_eq!(kernel.pull(), SerialMessage::Outputs(off), "the lines are off at first");
-        kernel.partner.close(crate::flows::OUT).unwrap();
+        let mut worker = TestWorker::new(worker);
+        worker.close();
+        let mut kernel = Kernel { usb, worker, sequence: 0, is_reading: false };
         // A program opens the terminal.
         kernel.request(0x40, 0, 0, 0);
         kernel
@@ -116,27 +108,6 @@ impl Kernel {
         assert_eq!(self.end_of_transfer(PATIENCE, false).expect("the adapter takes it").status, 0);
     }
 
-    fn open(&mut self, direction: Direction) -> FlowKey {
-        self.partner.open(&template(direction), &Attributes::default()).unwrap()
-    }
-
-    fn pull(&mut self) -> SerialMessage {
-        let (key, start) = (self.open(Direction::Out), Instant::now());
-        loop {
-            match self.partner.pull(key, Pull::Yours).unwrap() {
-                Pulled::Message(_, message) => return SerialMessage::parse(&message.body).unwrap(),
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
-            assert!(start.elapsed() < PATIENCE, "no message arrives");
-        }
-    }
-
-    fn push(&mut self, message: SerialMessage) {
-        let key = self.open(Direction::In);
-        let pushed = self.partner.push(key, Message::new(Time(1), message.emit())).unwrap();
-        assert!(matches!(pushed, Pushed::Taken));
-    }
-
     /// The driver reads. Returns the packets of the next transfer; `None` after the timeout.
     fn transfer(&mut self, timeout: Duration) -> Option<Vec<Vec<u8>>> {
         if !std::mem::replace(&mut self.is_reading, true) {
@@ -155,50 +126,27 @@ impl Kernel {
     }
 }
 
-fn template(direction: Direction) -> FlowTemplate {
-    FlowTemplate { direction, format: Format::Serial, class: FlowClass::Reliable }
-}
-
-impl Harness for Kernel {
-    fn partner(&mut self) -> &mut dyn Partner {
-        self.partner.as_mut()
+impl KernelEnd for Kernel {
+    fn worker(&mut self) -> &mut TestWorker {
+        &mut self.worker
     }
 
-    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
-        Some(template(direction))
+    fn write_text(&mut self, text: &[u8]) {
+        self.write(text);
     }
 
-    fn feed(&mut self) -> Option<Vec<u8>> {
-        self.fed += 1;
-        let text = format!("line {}", self.fed);
-        self.write(text.as_bytes());
-        Some([&[0], text.as_bytes()].concat())
-    }
-
-    fn end(&mut self) -> bool {
-        false
-    }
-
-    fn body(&self, number: u64) -> Vec<u8> {
-        format!("\0{number:0200}").into_bytes()
-    }
-
-    fn seen(&self, body: &[u8]) -> Vec<u8> {
-        body[1..].to_vec()
-    }
-
-    fn taken(&mut self) -> Option<Vec<u8>> {
-        let mut taken = Vec::new();
+    fn read_all(&mut self) -> Vec<u8> {
+        let mut read = Vec::new();
         while let Some(packets) = self.transfer(QUIET) {
-            taken.extend(packets.iter().flat_map(|packet| packet[2..].to_vec()));
+            read.extend(packets.iter().flat_map(|packet| packet[2..].to_vec()));
         }
-        Some(taken)
+        read
     }
 }
 
 #[test]
 fn a_terminal_conforms() {
-    conforms(Kernel::new);
+    terminal_conforms(Kernel::new);
 }
 
 #[test]
@@ -235,36 +183,36 @@ fn lines_settings_and_data_of_a_program_arrive_in_order() {
         stop_bits: Some(2),
         ..Settings::default()
     };
-    assert_eq!(kernel.pull(), SerialMessage::Settings(expected));
+    assert_eq!(kernel.worker.pull(), SerialMessage::Settings(expected));
     let baud = Speed { input_baud: 115_200, output_baud: 115_200 };
-    assert_eq!(kernel.pull(), SerialMessage::Settings(Settings { speed: Some(baud), ..Settings::default() }));
-    let SerialMessage::Settings(Settings { flow: Some(flow), .. }) = kernel.pull() else {
+    assert_eq!(
+        kernel.worker.pull(),
+        SerialMessage::Settings(Settings { speed: Some(baud), ..Settings::default() })
+    );
+    let SerialMessage::Settings(Settings { flow: Some(flow), .. }) = kernel.worker.pull() else {
         panic!("no flow control")
     };
     assert!(flow.rts_cts && !flow.xon_output);
-    let lines = |message| match message {
-        SerialMessage::Outputs(Outputs { lines, since_us }) => (lines, since_us),
-        other => panic!("no lines: {other:?}"),
-    };
     let both = OutputLines { dtr: true, rts: true, breaks: false };
-    assert_eq!(lines(kernel.pull()), (both, Outputs::UNRELATED));
-    assert_eq!(kernel.pull(), SerialMessage::Data(Body::from(&b"AT"[..])));
-    let (one, since_us) = lines(kernel.pull());
+    assert_eq!(kernel.worker.pull_outputs(), Outputs { lines: both, since_us: Outputs::UNRELATED });
+    assert_eq!(kernel.worker.pull(), SerialMessage::Data(Body::from(&b"AT"[..])));
+    let Outputs { lines: one, since_us } = kernel.worker.pull_outputs();
     assert_eq!(one, OutputLines { dtr: false, ..both });
     assert!((20_000..60_000_000).contains(&since_us), "{since_us}");
-    assert_eq!(lines(kernel.pull()).0, OutputLines { breaks: true, ..one });
+    let broken = OutputLines { breaks: true, ..one };
+    assert_eq!(kernel.worker.pull_outputs().lines, broken);
     // A snapshot has everything once more.
-    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
-    let SerialMessage::Settings(all) = kernel.pull() else { panic!("no settings") };
+    kernel.worker.ctl(Ctl::Snapshot);
+    let SerialMessage::Settings(all) = kernel.worker.pull() else { panic!("no settings") };
     assert_eq!((all.speed, all.data_bits, all.flow), (Some(baud), Some(7), Some(flow)));
-    assert_eq!(lines(kernel.pull()), (OutputLines { breaks: true, ..one }, Outputs::UNRELATED));
+    assert_eq!(kernel.worker.pull_outputs(), Outputs { lines: broken, since_us: Outputs::UNRELATED });
 }
 
 #[test]
 fn lines_and_faults_of_the_port_reach_the_driver_and_silence_is_neutral() {
     let mut kernel = Kernel::new();
     assert_eq!(kernel.packet(), [1, 0x60], "the lines at first");
-    kernel.push(SerialMessage::Inputs(Inputs { cts: true, dsr: true, dcd: false, ri: true }));
+    kernel.worker.push(SerialMessage::Inputs(Inputs { cts: true, dsr: true, dcd: false, ri: true }));
     assert_eq!(kernel.packet(), [0x71, 0x60]);
     assert_eq!(kernel.status(), 0x70);
     for (message, expected) in [
@@ -272,13 +220,13 @@ fn lines_and_faults_of_the_port_reach_the_driver_and_silence_is_neutral() {
         (SerialMessage::Fault(Fault::Break, Body::from(&b"\0"[..])), &[0x71, 0x70, 0]),
         (SerialMessage::Data(Body::from(&b"ok"[..])), &[0x71, 0x60, b'o', b'k']),
     ] {
-        kernel.push(message);
+        kernel.worker.push(message);
         assert_eq!(kernel.packet(), expected);
     }
-    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    kernel.worker.ctl(Ctl::Neutral);
     assert_eq!(kernel.packet(), [1, 0x60]);
     assert_eq!(kernel.status(), 0);
-    assert!(matches!(kernel.partner.ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(1))));
+    assert!(matches!(kernel.worker.ctl(Ctl::IsNeutral), CtlReply::Count(1)));
 }
 
 #[test]
@@ -289,8 +237,8 @@ fn a_new_worker_finds_the_pending_transfers() {
     kernel.is_reading = true;
     // Its answer tells that the adapter has both.
     kernel.status();
-    kernel.partner = Box::new(Terminal::new("next".into(), kernel.worker.try_clone().unwrap()));
-    kernel.push(SerialMessage::Data(Body::from(&b"again"[..])));
+    kernel.worker.restart();
+    kernel.worker.push(SerialMessage::Data(Body::from(&b"again"[..])));
     assert_eq!(kernel.packet(), b"\x01\x60again");
 }
 
@@ -316,7 +264,7 @@ fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
     }
     let (mut data, mut last) = (0, None);
     while last != Some(OutputLines { dtr: true, rts: true, breaks: false }) || data < taken {
-        match kernel.pull() {
+        match kernel.worker.pull() {
             SerialMessage::Data(_) => data += 1,
             SerialMessage::Outputs(Outputs { lines, .. }) => last = Some(lines),
             other => panic!("{other:?}"),
@@ -327,16 +275,13 @@ fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
 
 #[test]
 fn the_adapter_is_unplugged_when_nobody_holds_it() {
-    let Kernel { mut usb, worker, partner, .. } = Kernel::new();
-    drop((worker, partner));
+    let Kernel { mut usb, worker, .. } = Kernel::new();
+    drop(worker);
     assert_eq!(usb.read(&mut [0]).unwrap(), 0);
     // And the worker notices that the kernel removed it.
-    let mut kernel = Kernel::new();
-    kernel.usb.shutdown(std::net::Shutdown::Both).unwrap();
-    let (key, start) = (kernel.open(Direction::Out), Instant::now());
-    while kernel.partner.pull(key, Pull::Ask).is_ok() {
-        assert!(start.elapsed() < PATIENCE, "the terminal is not gone");
-    }
+    let Kernel { usb, worker, .. } = Kernel::new();
+    usb.shutdown(std::net::Shutdown::Both).unwrap();
+    worker.await_removal();
 }
 
 #[test]

@@ -8,10 +8,14 @@ mod node;
 mod properties;
 #[cfg(test)]
 mod tests;
+mod user;
 mod watcher;
 
+pub(crate) use negotiate::{PictureOptions, interval_of};
 pub use properties::Properties;
+pub(crate) use user::CameraUser;
 
+use crate::pipewire::{self, server};
 use crate::plain::os;
 use camera::Camera;
 use contract::{
@@ -19,7 +23,6 @@ use contract::{
     ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use discovery::Node;
-use negotiate::PictureOptions;
 use node::{NodePartner, Parts};
 use std::os::fd::{AsFd, OwnedFd};
 use watcher::WatcherClient;
@@ -85,6 +88,14 @@ impl DeviceClass for V4l2 {
         "v4l2"
     }
 
+    /// Without a node of v4l2loopback that is free, programs find the camera through PipeWire.
+    fn application_here(&self) -> &'static str {
+        match discovery::sinks("").is_empty() && server::is_running() {
+            true => pipewire::CLASS,
+            false => self.application(),
+        }
+    }
+
     fn takes(&self) -> Option<Format> {
         Some(Format::Video)
     }
@@ -143,8 +154,8 @@ impl DeviceClass for V4l2 {
     }
 
     /// A thread of this process watches the readers of a node.
-    fn can_hand_over(&self, role: Role) -> bool {
-        role == Role::Device
+    fn can_hand_over(&self, opened: &Opened) -> bool {
+        opened.role == Role::Device
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
@@ -181,15 +192,15 @@ impl DeviceClass for V4l2 {
     }
 }
 
-fn picture_options(spec: &DeviceSpec) -> Result<PictureOptions, DeviceError> {
+pub(crate) fn picture_options(spec: &DeviceSpec) -> Result<PictureOptions, DeviceError> {
     PictureOptions::parse(&spec.options).map_err(|problem| wrong(spec, problem))
 }
 
 fn wrong(spec: &DeviceSpec, problem: String) -> DeviceError {
-    DeviceError::Spec { what: format!("`v4l2:{}`", spec.target), problem }
+    DeviceError::Spec { what: format!("`{}:{}`", spec.class, spec.target), problem }
 }
 
-fn initial_settings(
+pub(crate) fn initial_settings(
     spec: &DeviceSpec,
     controls: &[properties::CameraControl],
 ) -> Result<Vec<Setting>, DeviceError> {
@@ -255,7 +266,7 @@ fn open_node(
 }
 
 /// Parses the properties of a camera. Returns `None` for another device.
-fn parse_properties(description: &Description) -> Result<Option<Properties>, DeviceError> {
+pub(crate) fn parse_properties(description: &Description) -> Result<Option<Properties>, DeviceError> {
     if description.class != "v4l2" || description.properties.is_empty() {
         return Ok(None);
     }
@@ -266,7 +277,7 @@ fn parse_properties(description: &Description) -> Result<Option<Properties>, Dev
     Properties::parse(&description.properties).map(Some).map_err(wrong)
 }
 
-fn describe(geometry: &Geometry) -> String {
+pub(crate) fn describe(geometry: &Geometry) -> String {
     let fourcc = geometry.pixels().fourcc();
     let (numerator, denominator) = geometry.rate();
     let rate = match numerator {

@@ -38,17 +38,17 @@ fn text(fourcc: [u8; 4]) -> String {
 
 /// The user's options for the pictures.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct PictureOptions {
+pub(crate) struct PictureOptions {
     /// Width and height.
-    pub(super) size: Option<(u32, u32)>,
+    pub(crate) size: Option<(u32, u32)>,
     /// Frames per second.
-    pub(super) rate_hz: Option<f64>,
+    pub(crate) rate_hz: Option<f64>,
     /// The pixel format.
-    pub(super) pixels: Option<PixelFormat>,
+    pub(crate) pixels: Option<PixelFormat>,
 }
 
 impl PictureOptions {
-    pub(super) fn parse(options: &Options) -> Result<PictureOptions, String> {
+    pub(crate) fn parse(options: &Options) -> Result<PictureOptions, String> {
         let size = if options.is_auto("size") { None } else { Some(parse_size(options.text("size"))?) };
         let rate_hz = (!options.is_auto("rate")).then(|| options.number("rate"));
         let named = |fourcc: &[u8; 4]| fourcc == options.text("pixels").as_bytes();
@@ -81,7 +81,7 @@ fn geometry(layout: &PixelLayout, interval: (u32, u32)) -> Result<Geometry, Stri
 }
 
 /// Converts frames per second to a frame interval in seconds, as a fraction.
-fn interval_of(rate_hz: f64) -> (u32, u32) {
+pub(crate) fn interval_of(rate_hz: f64) -> (u32, u32) {
     if rate_hz.fract() == 0.0 { (1, rate_hz as u32) } else { (1000, (rate_hz * 1000.0).round() as u32) }
 }
 

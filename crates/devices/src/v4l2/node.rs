@@ -3,7 +3,8 @@
 //! is wanted.
 
 use super::negotiate::{self, PictureOptions};
-use super::properties::{CameraControl, settings};
+use super::properties::CameraControl;
+use super::user::CameraUser;
 use super::watcher::WatcherClient;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::pixels;
@@ -13,11 +14,10 @@ use contract::{
     PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use rustix::io::Errno;
-use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use sys::v4l2::controls::{Kind, named, set_value};
-use wire::formats::controls::{SETTINGS_MAX, Setting, Update};
-use wire::formats::video::{Geometry, PixelFormat};
+use wire::formats::controls::{Setting, Update};
+use wire::formats::video::Geometry;
 
 /// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 2;
@@ -34,15 +34,9 @@ pub(super) struct NodePartner {
     pool: Pool,
     /// The control [`SUSTAIN`] and its value; `None` if the node lacks it.
     sustain: Option<(u32, bool)>,
-    controls: Vec<CameraControl>,
-    /// The value that the user has set for each control.
-    settings: BTreeMap<u32, i64>,
-    /// Updates that wait for a pull.
-    updates: VecDeque<Update>,
+    user: CameraUser,
     /// Reports the node's readers; `None` if the camera is always on.
     watcher: Option<WatcherClient>,
-    /// The last value of [`Update::Wanted`] that was queued.
-    announced: Option<bool>,
     figures: Figures,
 }
 
@@ -52,7 +46,6 @@ struct Figures {
     frames: u64,
     converted: u64,
     neutrals: u64,
-    settings: u64,
 }
 
 /// The parameters of [`NodePartner::new`].
@@ -84,11 +77,8 @@ impl NodePartner {
             target: None,
             pool: Pool::new(0, 0),
             sustain,
-            controls,
-            settings: settings.iter().map(|setting| (setting.id, setting.value)).collect(),
-            updates: VecDeque::new(),
+            user: CameraUser::new(controls, &settings),
             watcher,
-            announced: None,
             figures: Figures::default(),
         };
         // The node has a capture format only if pictures were written to it: by a worker that was killed.
@@ -159,19 +149,10 @@ impl NodePartner {
 
     /// Returns the picture in the node's format; the same bytes, if it has that format already.
     fn fitted(&mut self, from: &Geometry, bytes: Bytes, to: &Geometry) -> PartnerResult<Bytes> {
-        let layout =
-            |geometry: &Geometry| (geometry.pixels(), geometry.width(), geometry.height(), geometry.stride());
-        if layout(from) == layout(to) {
+        if pixels::is_same_layout(from, to) {
             return Ok(bytes);
         }
-        if from.pixels() == PixelFormat::Mjpeg || to.pixels() == PixelFormat::Mjpeg {
-            let (fourcc, width, height) = (from.pixels().fourcc(), from.width(), from.height());
-            let fourcc = String::from_utf8_lossy(&fourcc);
-            return Err(self.wrong(&format!(
-                "the pictures are {fourcc} of {width}x{height} now, and cannot be converted to the format that its readers \
-                 expect: attach again"
-            )));
-        }
+        pixels::check_convertible(from, to).map_err(|problem| self.wrong(&problem))?;
         let mut memory = self.memory(to.bytes());
         pixels::convert(from, &bytes, to, &mut memory);
         self.figures.converted += 1;
@@ -182,53 +163,18 @@ impl NodePartner {
     fn queue_wanted(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
         let wanted = watcher.is_wanted();
-        if self.announced.is_some_and(|announced| announced != wanted) {
-            self.announced = Some(wanted);
-            self.updates.push_back(Update::Wanted(wanted));
-        }
+        self.user.set_wanted(wanted);
         // A reader that the watcher has missed gets the last picture while the camera is off.
         if !wanted {
             self.set_repeat(true);
         }
     }
 
-    /// Replaces the queue by the current state: all settings, and whether the camera is wanted.
+    /// Replaces the queue by the current state.
     fn queue_state(&mut self, slot: &mut PullSlot) {
         *slot = PullSlot::default();
-        self.updates.clear();
-        self.queue_settings();
-        if let Some(watcher) = &mut self.watcher {
-            let wanted = watcher.is_wanted();
-            self.announced = Some(wanted);
-            self.updates.push_back(Update::Wanted(wanted));
-        }
-    }
-
-    fn queue_settings(&mut self) {
-        let settings = self.settings.iter().map(|(id, value)| Setting { id: *id, value: *value });
-        self.updates.push_back(Update::Settings(settings.collect()));
-    }
-
-    /// Applies settings from the user and describes these controls. Without settings, describes all controls.
-    fn handle_command(&mut self, text: &str) -> Result<String, String> {
-        let new = settings(&self.controls, text)?;
-        if new.len() > SETTINGS_MAX {
-            return Err(format!("at most {SETTINGS_MAX} settings at once"));
-        }
-        if !new.is_empty() {
-            self.settings.extend(new.iter().map(|setting| (setting.id, setting.value)));
-            self.figures.settings += new.len() as u64;
-            // One update has all settings, so the queue stays short.
-            self.updates.retain(|update| !matches!(update, Update::Settings(_)));
-            self.queue_settings();
-        }
-        let described = self
-            .controls
-            .iter()
-            .filter(|control| new.is_empty() || new.iter().any(|setting| setting.id == control.info.id));
-        let value =
-            |control: &CameraControl| self.settings.get(&control.info.id).copied().unwrap_or(control.value);
-        Ok(described.map(|control| control.describe(value(control))).collect::<Vec<_>>().join("\n"))
+        let wanted = self.watcher.as_mut().map(WatcherClient::is_wanted);
+        self.user.queue_state(wanted);
     }
 
     fn report(&self) -> Vec<Report> {
@@ -236,7 +182,7 @@ impl NodePartner {
             ("frames", self.figures.frames as f64),
             ("frames converted", self.figures.converted as f64),
             ("neutral", self.figures.neutrals as f64),
-            ("settings", self.figures.settings as f64),
+            ("settings", self.user.settings_made() as f64),
         ];
         report.extend(self.watcher.as_ref().map(|watcher| ("readers", watcher.readers() as f64)));
         report
@@ -271,7 +217,7 @@ impl Endpoint for NodePartner {
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
         self.queue_wanted();
         let message = |update: Update| Next::Message(Message::new(now, update.to_bytes()));
-        Ok(self.updates.pop_front().map_or(Next::Nothing, message))
+        Ok(self.user.next().map_or(Next::Nothing, message))
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, slot: &mut PullSlot) -> PartnerResult<CtlReply> {
@@ -286,7 +232,7 @@ impl Endpoint for NodePartner {
                 self.queue_state(slot);
                 Ok(CtlReply::Done)
             }
-            Ctl::Command(text) => match self.handle_command(text) {
+            Ctl::Command(text) => match self.user.handle_command(text) {
                 Ok(answer) => Ok(CtlReply::Bytes(answer.into_bytes())),
                 Err(problem) => Err(PartnerError::Message(problem)),
             },
@@ -296,7 +242,7 @@ impl Endpoint for NodePartner {
     }
 
     fn readiness(&self, direction: Direction) -> Readiness<'_> {
-        let has_update = !self.updates.is_empty();
+        let has_update = self.user.has_update();
         match (direction, &self.watcher) {
             (Direction::Out, Some(watcher)) => Readiness {
                 now: has_update,

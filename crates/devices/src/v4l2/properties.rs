@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 60 << 10;
 
 /// A control of the camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CameraControl {
+pub(crate) struct CameraControl {
     pub(super) info: Control,
     /// The value at the time of the query.
     pub(super) value: i64,
@@ -32,13 +32,13 @@ pub(super) struct CameraControl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
     /// The camera's name.
-    pub(super) card: String,
+    pub(crate) card: String,
     /// The place where it is connected.
     pub(super) bus: String,
     /// The format of its pictures, unless the user selects another.
-    pub(super) geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// Its controls, sorted by identifier.
-    pub(super) controls: Vec<CameraControl>,
+    pub(crate) controls: Vec<CameraControl>,
 }
 
 impl Properties {

@@ -6,10 +6,11 @@ use super::clipboard::Clipboard;
 use super::display::{Extensions, SETUP_TIMEOUT, parse};
 use super::errors::{device_error, partner_error};
 use super::exchange::Exchange;
-use super::layout::{Layout, LayoutQuery};
+use super::layout::LayoutQuery;
 use super::window::{PacketOutcome, ShowOutcome, Window};
 use crate::bgrx::{self, Update};
 use crate::flows::{Endpoint, FlowPartner, OUT};
+use crate::keys::layout::Layout;
 use crate::plain::has_clipboard;
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,

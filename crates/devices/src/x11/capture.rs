@@ -15,12 +15,12 @@
 //!
 //! The pointer shape is requested independently of the phase (`CursorCapture`).
 
-use super::backlog::{Backlog, RECTANGLES_MAX, area};
 use super::client::{Client, Sequence};
 use super::cursor::{self, CursorCapture};
 use super::display::{Extension, Extensions, parse, wait_reply};
-use super::portion::Portion;
 use super::slots::{Slot, Slots};
+use crate::backlog::{Backlog, RECTANGLES_MAX, area};
+use crate::portion::Portion;
 use contract::{Body, Bytes, Message, Options, Time};
 use std::borrow::Cow;
 use std::io;
@@ -36,8 +36,6 @@ use x11rb_protocol::protocol::{damage, shm, xfixes};
 
 /// No region, no resource (`None`).
 const NONE: u32 = 0;
-/// Damage of up to this many portions is sent in one message.
-const PORTIONS_AT_ONCE: u64 = 2;
 /// The fraction of damaged bytes from which the next picture is predicted to be whole: numerator and denominator.
 const MOSTLY_DAMAGED: (usize, usize) = (7, 8);
 /// Bytes of a `GetImage` reply before its pixels.
@@ -284,7 +282,12 @@ impl Capture {
 
     /// Returns whether a message may have this many pixels. Never while there is a backlog.
     fn fits_one_message(&self, pixels: u64) -> bool {
-        self.backlog.is_empty() && self.portion.pixels_max().saturating_mul(PORTIONS_AT_ONCE) >= pixels
+        self.backlog.fits(pixels, self.portion.pixels_max())
+    }
+
+    /// The pipeline merges changes, or does not: it decides itself which part of a large change the network carries first.
+    pub(super) fn set_merging(&mut self, merges: bool) {
+        self.portion.set_merging(merges);
     }
 
     /// The path pulls a message.
@@ -301,10 +304,7 @@ impl Capture {
 
     /// Chooses the rectangles of the next message from new damage and the backlog.
     fn choose(&mut self, parts: Vec<Rectangle>) -> Vec<Rectangle> {
-        match self.fits_one_message(parts.iter().map(area).sum()) {
-            true => parts,
-            false => self.backlog.choose(parts, self.portion.pixels_max()),
-        }
+        self.backlog.choose(parts, self.portion.pixels_max())
     }
 
     fn whole(&self) -> Rectangle {

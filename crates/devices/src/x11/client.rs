@@ -2,14 +2,13 @@
 //!
 //! The server is not trusted. A packet that is too long, or a reply that no request awaits, ends the connection.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use crate::received::{ReceiveBuffer, wait};
+use rustix::event::PollFlags;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use wire::BODY_BYTES_MAX;
 use x11rb_protocol::protocol::xproto::{GetInputFocusRequest, Setup};
 use x11rb_protocol::x11_utils::TryParse;
@@ -18,8 +17,6 @@ use x11rb_protocol::x11_utils::TryParse;
 pub(super) const PACKET_BYTES: usize = 32;
 /// The most bytes of a reply. The largest is a picture.
 const REPLY_BYTES_MAX: usize = BODY_BYTES_MAX;
-/// The most bytes received at a time, unless one packet is longer.
-const BUFFER_BYTES: usize = 1 << 16;
 /// The most requests in a row without a reply. A packet holds only the lower 16 bits of a request's number, so the
 /// server must send a packet before these bits become ambiguous.
 const SILENT_REQUESTS_MAX: u64 = 1 << 15;
@@ -265,56 +262,6 @@ impl Client {
     }
 }
 
-/// Received bytes that no packet has consumed yet: `buffer[consumed..filled]`.
-#[derive(Debug, Default)]
-struct ReceiveBuffer {
-    buffer: Vec<u8>,
-    consumed: usize,
-    filled: usize,
-    /// The length of the incomplete packet at `consumed`, once known.
-    needed: usize,
-}
-
-impl ReceiveBuffer {
-    /// Receives bytes until the needed packet is whole, the buffer is full or the socket is empty.
-    fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        if self.consumed > 0 {
-            self.buffer.copy_within(self.consumed..self.filled, 0);
-            (self.filled, self.consumed) = (self.filled - self.consumed, 0);
-        }
-        self.buffer.resize(self.needed.max(BUFFER_BYTES), 0);
-        while self.filled < self.buffer.len() {
-            match recv(socket, &mut self.buffer[self.filled..], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((_, received)) => {
-                    self.filled += received;
-                    if self.filled >= self.needed {
-                        break;
-                    }
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the next packet, if it is whole. `length` computes the length of a packet from its first bytes.
-    fn take(&mut self, length: impl Fn(&[u8]) -> io::Result<Option<usize>>) -> io::Result<Option<Vec<u8>>> {
-        let pending = &self.buffer[self.consumed..self.filled];
-        let Some(length) = length(pending)? else { return Ok(None) };
-        if pending.len() < length {
-            self.needed = length;
-            return Ok(None);
-        }
-        let packet = pending[..length].to_vec();
-        self.consumed += length;
-        self.needed = 0;
-        Ok(Some(packet))
-    }
-}
-
 /// Returns the length of the packet that begins with `start`, if `start` is long enough to tell.
 fn packet_bytes(start: &[u8]) -> io::Result<Option<usize>> {
     let Some(start) = start.first_chunk::<PACKET_BYTES>() else { return Ok(None) };
@@ -335,20 +282,6 @@ fn packet_bytes(start: &[u8]) -> io::Result<Option<usize>> {
 fn setup_bytes(start: &[u8]) -> io::Result<Option<usize>> {
     let Some(start) = start.first_chunk::<8>() else { return Ok(None) };
     Ok(Some(8 + 4 * usize::from(u16::from_ne_bytes([start[6], start[7]]))))
-}
-
-/// Polls a descriptor until `deadline`.
-fn wait(descriptor: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left == Duration::ZERO {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(&timeout)) {
-        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Returns the error for a packet that violates the X11 protocol.

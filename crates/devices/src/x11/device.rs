@@ -6,10 +6,10 @@ use super::client::{Client, Packet};
 use super::clipboard::{Clipboard, ClipboardEvent};
 use super::display::{Extensions, SETUP_TIMEOUT};
 use super::errors::{device_error, partner_error};
-use super::keyboard::{KeyAction, Keyboard};
 use super::layout::LayoutQuery;
 use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
+use crate::keys::keyboard::{KeyAction, Keyboard};
 use crate::plain::{has_clipboard, is_view_only};
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
@@ -310,6 +310,7 @@ impl Endpoint for DevicePartner {
                 self.capture.request_whole();
                 self.copies.handle_snapshot();
             }
+            Ctl::Merging(merges) => self.capture.set_merging(merges),
             Ctl::Neutral if flow == OUT => {}
             Ctl::Neutral => {
                 self.release_all();

@@ -1,11 +1,10 @@
 //! X11: the screen of a display as a device (`x11`), and a window on a display as the application side (`window`).
 //!
 //! Both partners are X11 clients without Xlib. `client` sends requests and receives packets; `display` prepares
-//! extensions and shared memory. `device` combines `capture` (pictures) and `keyboard` (input); `application` combines
+//! extensions and shared memory. `device` combines `capture` (pictures) and the keyboard of `crate::keys` (input); `application` combines
 //! `window` (pictures) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
 
 mod application;
-mod backlog;
 mod capture;
 mod client;
 mod clipboard;
@@ -18,14 +17,12 @@ mod display;
 mod errors;
 mod exchange;
 mod image;
-mod keyboard;
 mod layout;
 mod pointer;
-mod portion;
 mod selection;
 mod slots;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod window;
 
 use crate::clipboard as shared;

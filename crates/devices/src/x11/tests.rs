@@ -16,7 +16,7 @@ use wire::formats::viewer::{Event, button};
 use x11rb_protocol::protocol::xproto::*;
 
 /// The time limit of every wait, long enough for a slow machine.
-pub(super) const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// A child process, killed when dropped.
 pub(super) struct Program(pub(super) Child);
@@ -71,20 +71,7 @@ impl Server {
     }
 
     pub(super) fn device(&self, options: &str) -> Device {
-        self.device_of(&format!("x11:{}{options}", self.display))
-    }
-
-    pub(super) fn device_of(&self, text: &str) -> Device {
-        let (class, spec) = crate::spec::parse(text, Role::Device).unwrap();
-        let opened = class.open(&spec, Role::Device, None).unwrap();
-        let mut partner = class.partner(opened).unwrap();
-        let mut open = |direction, format| {
-            let template = FlowTemplate { direction, format, class: FlowClass::State };
-            partner.open(&template, &Attributes::default())
-        };
-        let out = open(Direction::Out, Format::Video).unwrap();
-        let back = open(Direction::In, Format::Viewer).unwrap_or_default();
-        Device { partner, out, back, poller: Poller::new().unwrap(), screen: Screen::default() }
+        device_of(&format!("x11:{}{options}", self.display))
     }
 
     fn window(&self) -> Viewer {
@@ -113,6 +100,20 @@ impl Server {
         client.send(CreateGCRequest { cid: gc, drawable: root, value_list: Default::default() }.serialize());
         Painter { client, root, gc }
     }
+}
+
+/// Opens the device in a spec, and both of its flows.
+pub(crate) fn device_of(text: &str) -> Device {
+    let (class, spec) = crate::spec::parse(text, Role::Device).unwrap();
+    let opened = class.open(&spec, Role::Device, None).unwrap();
+    let mut partner = class.partner(opened).unwrap();
+    let mut open = |direction, format| {
+        let template = FlowTemplate { direction, format, class: FlowClass::State };
+        partner.open(&template, &Attributes::default())
+    };
+    let out = open(Direction::Out, Format::Video).unwrap();
+    let back = open(Direction::In, Format::Viewer).unwrap_or_default();
+    Device { partner, out, back, poller: Poller::new().unwrap(), screen: Screen::default() }
 }
 
 /// A client that paints on the root window.
@@ -234,19 +235,19 @@ pub(super) fn picture(geometry: Geometry, pixels: &[u8]) -> Vec<u8> {
 
 /// The picture that results from the messages of a `video` flow.
 #[derive(Default)]
-pub(super) struct Screen {
-    pub(super) geometry: Option<Geometry>,
-    pub(super) pixels: Vec<u8>,
+pub(crate) struct Screen {
+    pub(crate) geometry: Option<Geometry>,
+    pub(crate) pixels: Vec<u8>,
     cursor: Option<(Cursor, Vec<u8>)>,
-    pub(super) texts: Vec<Option<String>>,
-    pub(super) frames: usize,
+    pub(crate) texts: Vec<Option<String>>,
+    pub(crate) frames: usize,
     parts: Vec<Rectangle>,
     /// Messages that the test holds, with a copy of their bytes on arrival.
-    pub(super) held: Option<Vec<(Body, Vec<u8>)>>,
+    pub(crate) held: Option<Vec<(Body, Vec<u8>)>>,
 }
 
 impl Screen {
-    pub(super) fn take(&mut self, message: Message) {
+    pub(crate) fn take(&mut self, message: Message) {
         let body = message.body.clone();
         let bytes = message.body.into_bytes();
         self.held.iter_mut().for_each(|held| held.push((body.clone(), bytes.to_vec())));
@@ -289,7 +290,7 @@ fn colours(pixels: &[u8]) -> Vec<[u8; 3]> {
     pixels.chunks_exact(4).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
 }
 
-pub(super) fn noise(bytes: usize, seed: u32) -> Vec<u8> {
+pub(crate) fn noise(bytes: usize, seed: u32) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2_654_435_761) | 1;
     let mut next = || {
         state ^= state << 13;
@@ -301,17 +302,17 @@ pub(super) fn noise(bytes: usize, seed: u32) -> Vec<u8> {
 }
 
 /// A device under test, and the screen that results from its messages.
-pub(super) struct Device {
-    pub(super) partner: Box<dyn Partner>,
-    pub(super) out: FlowKey,
-    pub(super) back: FlowKey,
+pub(crate) struct Device {
+    pub(crate) partner: Box<dyn Partner>,
+    pub(crate) out: FlowKey,
+    pub(crate) back: FlowKey,
     poller: Poller,
-    pub(super) screen: Screen,
+    pub(crate) screen: Screen,
 }
 
 impl Device {
     /// Pulls messages until `done`, and waits between them as the path does.
-    pub(super) fn until(&mut self, expected: &str, done: impl Fn(&Screen) -> bool) {
+    pub(crate) fn until(&mut self, expected: &str, done: impl Fn(&Screen) -> bool) {
         let deadline = Instant::now() + WATCHDOG;
         while !done(&self.screen) {
             assert!(Instant::now() < deadline, "{expected}: it does not arrive");
@@ -320,7 +321,7 @@ impl Device {
     }
 
     /// Pulls a message, or waits for one.
-    pub(super) fn step(&mut self) -> PartnerResult {
+    pub(crate) fn step(&mut self) -> PartnerResult {
         if let Pulled::Message(_, message) = self.partner.pull(self.out, Pull::Yours)? {
             self.screen.take(message);
             return Ok(());
@@ -340,18 +341,18 @@ impl Device {
         Ok(())
     }
 
-    pub(super) fn push(&mut self, event: Event) {
+    pub(crate) fn push(&mut self, event: Event) {
         let message = Message::new(Time(1), event.to_bytes());
         let pushed = self.partner.push(self.back, message);
         assert!(matches!(pushed, Ok(Pushed::Taken)), "{event:?}: {pushed:?}");
     }
 
-    fn type_key(&mut self, keysym: u32) {
+    pub(crate) fn type_key(&mut self, keysym: u32) {
         self.push(Event::Key { keysym, pressed: true });
         self.push(Event::Key { keysym, pressed: false });
     }
 
-    pub(super) fn figure(&mut self, name: &str) -> f64 {
+    pub(crate) fn figure(&mut self, name: &str) -> f64 {
         let Ok(CtlReply::Report(report)) = self.partner.ctl(FlowKey::DEFAULT, Ctl::Report) else { panic!() };
         report.into_iter().find(|(known, _)| *known == name).unwrap().1
     }
@@ -412,6 +413,30 @@ fn damage_accumulates_until_a_pull() {
     let last = Rectangle { x: 499 % 200, ..PLACE };
     device.until("the last rectangle", |screen| screen.at(last) == colours(&pixels));
     assert!(device.figure("partial") < 5.0, "{} messages", device.figure("partial"));
+}
+
+/// A path that rests after each message gets large damage in parts, or in one message if its pipeline merges changes.
+#[test]
+fn a_pipeline_that_merges_gets_large_damage_in_one_message() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device(",rate=0,delay=0ms,portion=1ms,cursor=false");
+    device.until("the first picture", |screen| screen.frames == 1);
+    let film = Rectangle { x: 16, y: 16, width: 240, height: 160 };
+    for (merges, seed) in [(false, 1), (true, 2), (false, 3)] {
+        device.partner.ctl(device.out, Ctl::Merging(merges)).unwrap();
+        for (place, seed) in [(PLACE, seed), (PLACE, seed + 10), (film, seed + 20)] {
+            let pixels = noise(place.bytes(PixelFormat::Bgrx32), seed);
+            painter.put(place, &pixels);
+            let before = device.figure("partial");
+            device.until("the painted pixels", |screen| {
+                std::thread::sleep(Duration::from_millis(8));
+                screen.at(place) == colours(&pixels)
+            });
+            let is_whole = device.figure("partial") - before == 1.0;
+            assert_eq!(is_whole, merges || place == PLACE, "{place:?} of seed {seed}");
+        }
+    }
 }
 
 /// The size changes during the capture (RandR).
@@ -485,7 +510,7 @@ fn the_fb_device_reads_the_file_of_an_xvfb_screen() {
         return;
     };
     let text = format!("fb:{}/Xvfb_screen0,rate=0", directory.display());
-    let mut device = server.device_of(&text);
+    let mut device = device_of(&text);
     let mut painter = server.painter();
     for seed in 1..4 {
         let pixels = noise(PLACE.bytes(PixelFormat::Bgrx32), seed);

@@ -17,7 +17,7 @@ use super::{EPOCH_ABANDONED, SourcePath, build_chain, check_store};
 use crate::chain_runner::{self, ChainRunner};
 use crate::pipeline_change::PipelineChangeSource;
 use crate::types::{Notice, PathContext};
-use contract::{Half, Time};
+use contract::{Ctl, Half, Partner, Time};
 use pipeline::Pipeline;
 use wire::FlowControl;
 
@@ -95,11 +95,23 @@ impl SourcePath {
         self.send_stage_controls(notices);
         self.stages.replace(fresh, EPOCH_ABANDONED, now, &mut self.drops);
         self.plan.pipeline = pipeline;
+        self.is_merging_told = false;
         self.source.continue_in(epoch);
         self.change.has_lost_stages = false;
         self.save_ticket();
         self.send_epoch(notices);
         true
+    }
+
+    /// Tells the device whether the current pipeline merges changes, once.
+    pub(super) fn tell_merging(&mut self, partner: Option<&mut Box<dyn Partner>>) {
+        if self.is_merging_told {
+            return;
+        }
+        let Some(partner) = partner else { return };
+        self.is_merging_told = true;
+        // Most devices divide nothing, and do not support this.
+        let _ = partner.ctl(self.key, Ctl::Merging(self.plan.pipeline.promises().merges));
     }
 
     /// Sends the pipeline of the current epoch and the epoch itself. The sink's worker may have crashed since the last

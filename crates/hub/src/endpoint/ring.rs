@@ -14,12 +14,13 @@
 
 use buffers::Recycler;
 use bytes::BytesMut;
-use contract::{Attributes, Body, Message, PartnerError, Time};
+use contract::{Attributes, Body, Fill, Message, PartnerError, Time};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use sys::memory::Shared;
 use wire::BODY_BYTES_MAX;
 
@@ -48,6 +49,10 @@ const FAILED: usize = ENDED + 16;
 const WANTS_ROOM: usize = 3 * LINE;
 /// The reader requests a snapshot.
 const SNAPSHOT: usize = WANTS_ROOM + 8;
+/// The sound from this ring that the partner behind the reader holds: a flag that it is new, the durations in nanoseconds, and the
+/// rate in hertz.
+const IS_FILL_NEW: usize = WANTS_ROOM + 16;
+const FILL: [usize; 4] = [WANTS_ROOM + 24, WANTS_ROOM + 32, WANTS_ROOM + 40, WANTS_ROOM + 48];
 /// The failure text of the writer: length and bytes.
 const REASON: usize = 4 * LINE;
 const REASON_BYTES: usize = 4 * LINE - 8;
@@ -152,6 +157,25 @@ impl EndpointRing {
 
     pub(super) fn take_snapshot_request(&self) -> bool {
         self.is_snapshot_requested() && self.word(SNAPSHOT).swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// The reader's partner holds this much sound.
+    pub(super) fn report_fill(&self, fill: Fill) {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let [held, target, lead] = [fill.held, fill.target, fill.lead].map(nanoseconds);
+        let values = [held, target, lead, fill.rate_hz.into()];
+        FILL.into_iter().zip(values).for_each(|(word, value)| self.store(word, value));
+        self.store(IS_FILL_NEW, 1);
+    }
+
+    /// The last report, if it is new.
+    pub(super) fn take_fill(&self) -> Option<Fill> {
+        if self.word(IS_FILL_NEW).swap(0, Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let [held, target, lead, rate_hz] = FILL.map(|word| self.load(word));
+        let [held, target, lead] = [held, target, lead].map(Duration::from_nanos);
+        Some(Fill { held, target, lead, rate_hz: u32::try_from(rate_hz).ok()? })
     }
 
     /// Reports a failure of the partner behind the writer; the first reason is kept.

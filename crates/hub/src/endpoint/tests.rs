@@ -261,3 +261,20 @@ fn the_first_failure_text_is_kept_and_cut() {
     assert!(reason.len() < 300 && reason.starts_with("öö"), "{reason}");
     assert!(matches!(far.push(FLOW, message(2, 3)), Err((PartnerError::Gone(_), _))));
 }
+
+#[test]
+fn a_fill_is_told_to_the_other_side_once() {
+    let (ours, far) = pair(4, FlowClass::Timely);
+    let mut theirs = far.try_clone().unwrap().open().unwrap();
+    open(&mut theirs, FlowClass::Timely);
+    assert!(matches!(theirs.ctl(FLOW, Ctl::Fill), Err(PartnerError::Unsupported(_))));
+    let fill = |ms| {
+        let [held, target, lead] = [ms, 5, 3].map(Duration::from_millis);
+        Fill { held, target, lead, rate_hz: 44_100 }
+    };
+    ours.report_fill(fill(7));
+    ours.report_fill(fill(8));
+    let told = theirs.ctl(FLOW, Ctl::Fill).unwrap();
+    assert!(matches!(told, CtlReply::Fill(told) if told == fill(8)), "{told:?}");
+    assert!(theirs.ctl(FLOW, Ctl::Fill).is_err(), "a fill is not used twice");
+}

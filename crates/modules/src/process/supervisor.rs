@@ -555,7 +555,7 @@ impl Supervisor {
                 self.send_frame(stage, &feedback_frame(feedback));
             }
             // No pair that runs as a process uses the fill: see `Pair::isolates` of `resample`.
-            Input::Feedback(_) | Input::Fill(_) => {}
+            Input::Feedback(_) | Input::Fill(..) => {}
             Input::Timeout => self.advance(now),
         }
         Ok(())

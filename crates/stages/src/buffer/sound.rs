@@ -6,12 +6,14 @@
 //! ```text
 //! state    event                                             effect
 //! silent   the first quantum held is due                     release it, faded in ──► playing
+//!          its end should have been released by now          drop it: late
 //! playing  the next position is held, and due                release it
 //!          it is held, and its time is later (shift rose)    conceal: stretch the sound until then
 //!          it is not held, GRACE after its time              conceal a quantum; if it comes later, it is late
 //!          the concealment has faded to silence              ──► silent
 //!          the shift is above the wanted one (shift fell)    splice: leave out a piece that resembles the next
-//! any      a quantum from before the next position           drop it: late
+//! any      the shift is STEP_NS above the wanted one         drop what is late then, and fade over to what is due ──► silent
+//!          a quantum from before the next position           drop it: late
 //!          a quantum far from the next position, a new kind  release all, and begin anew ──► silent
 //! ```
 //!
@@ -21,7 +23,7 @@ use super::shift::{Release, ShiftControl};
 use crate::HELD_BYTES_MAX;
 use crate::adaptive::LateCost;
 use crate::checkpoint::{CheckpointReader, CheckpointWriter, malformed};
-use crate::playout::{HELD_MAX, LONGEST_HOLD, transit};
+use crate::playout::{HELD_MAX, LONGEST_HOLD, STEP_NS, transit};
 use crate::sound::{Concealer, SPLICE_FADES, Sound, duration, frames_in, splice};
 use contract::{
     Attributes, Body, Choice, Message, Offset, Options, Outbox, Port, Report, Stage, StageResult, Time,
@@ -149,7 +151,7 @@ impl Sink {
         while self.next_due().is_some_and(|due| due <= now) {
             self.drop_overdue(now, out);
             let Some(playing) = self.playing else {
-                self.release_first(out);
+                self.begin(now, out);
                 continue;
             };
             let due = self.next_in_sequence(&playing).map(|next| self.due(next));
@@ -178,16 +180,42 @@ impl Sink {
         }
     }
 
+    /// Ends a silence with the first quantum. Its time is never past as a whole: the sequence would begin in the past, and be
+    /// concealed until now, which is more sound than the device can play.
+    fn begin(&mut self, now: Time, out: &mut Outbox) {
+        let ends = self.queue.front().map(|first| self.due(first).after(first.duration() + GRACE));
+        match ends.is_some_and(|ends| ends < now) {
+            true => self.drop_first(out),
+            false => self.release_first(out),
+        }
+    }
+
+    /// Follows a wanted shift that is far below: splices would take as long as the excess, and the sound be as old meanwhile.
+    fn step_down(&mut self, wanted: i64) {
+        if self.shift.saturating_sub(wanted) < STEP_NS {
+            return;
+        }
+        self.shift = wanted;
+        if let Some(playing) = self.playing.take() {
+            // The next sound does not continue the last: it is faded in over it.
+            self.concealer.conceal(&playing.spec, 0);
+        }
+    }
+
     /// Drops quanta that should have been released long ago, as long as there are newer ones.
     fn drop_overdue(&mut self, now: Time, out: &mut Outbox) {
         while self.queue.len() > 1
             && let Some(first) = self.queue.front()
             && self.due(first).after(first.duration() + OVERDUE) < now
         {
-            self.bytes -= first.message.body.len();
-            self.queue.pop_front();
-            self.drop_late(1, out);
+            self.drop_first(out);
         }
+    }
+
+    fn drop_first(&mut self, out: &mut Outbox) {
+        let Some(first) = self.queue.pop_front() else { return };
+        self.bytes -= first.message.body.len();
+        self.drop_late(1, out);
     }
 
     fn drop_late(&mut self, count: u64, out: &mut Outbox) {
@@ -276,14 +304,15 @@ impl Sink {
         self.spliced = now;
     }
 
-    /// Holds `samples` again in front of the queue, cut as the quanta were from which they came.
+    /// Holds `samples` again in front of the queue, cut as the longest of the quanta from which they came: the first one may be the
+    /// rest of an earlier splice.
     fn requeue(&mut self, pieces: &[Quantum], samples: Vec<f32>, position: u64, created: Time) {
         let spec = pieces[0].spec;
         let channels = usize::from(spec.channels);
-        let quantum_samples = pieces[0].frames * channels;
+        let quantum = pieces.iter().map(|piece| piece.frames).max().unwrap_or(1).max(1);
         let mut held = Vec::new();
-        for (number, part) in samples.chunks(quantum_samples.max(1)).enumerate() {
-            let before = number * pieces[0].frames;
+        for (number, part) in samples.chunks(quantum * channels).enumerate() {
+            let before = number * quantum;
             let position = position.wrapping_add(before as u64);
             let sound = Sound { spec, position, samples: part.to_vec() };
             let frames = sound.frames();
@@ -370,6 +399,7 @@ impl Stage for Sink {
         };
         let wanted = self.control.update(created, transit(&quantum.message, now), now, release);
         self.wanted = Some(wanted);
+        self.step_down(wanted);
         // Nothing is to be spliced while nothing plays.
         if wanted > self.shift || self.playing.is_none() {
             self.shift = wanted;

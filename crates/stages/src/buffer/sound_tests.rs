@@ -166,6 +166,25 @@ fn an_interruption_does_not_delay_the_sound_after_it() {
     assert!(rig.figure("delay_ms") < 50.0, "{} ms", rig.figure("delay_ms"));
 }
 
+/// A queue of seconds in front of the network, which ends: the sound is not seconds old for as long as splices need.
+#[test]
+fn the_delay_of_a_queue_of_seconds_ends_with_it() {
+    let mut rig = Rig::new(&AUTO, tone(&MONO, 0, 48_000 * 60), link(3, 1, 0), 4);
+    rig.seconds(5.0);
+    rig.run.configure(steady(Duration::from_secs(4)));
+    rig.seconds(15.0);
+    rig.run.configure(link(3, 1, 0));
+    rig.seconds(5.0);
+    let skipped = rig.run.now;
+    rig.seconds(5.0);
+    assert!(rig.figure("delay_ms") < 100.0, "{} ms", rig.figure("delay_ms"));
+    let (_, latest) = rig.released(skipped);
+    assert!(latest < Duration::from_millis(2), "sound paused for {latest:?}");
+    let (heard, _) = rig.released(Time::ZERO);
+    let slope = std::f32::consts::TAU * crate::sound::tests::TONE_HZ as f32 / 48_000.0 * 0.5;
+    assert!(steepest_step(&heard, 1) < slope * 1.5, "a click");
+}
+
 #[test]
 fn reordered_quanta_are_put_in_order_within_the_delay() {
     let samples = voice(&MONO, 4.0);

@@ -1,6 +1,6 @@
 //! The bytes between the halves. `doc.md` has the layout.
 
-use crate::varint;
+use crate::{control, varint};
 use contract::{Body, StageError, StageResult};
 #[cfg(feature = "media")]
 use smallvec::SmallVec;
@@ -97,30 +97,23 @@ pub(super) enum Control {
 impl Control {
     /// The message as bytes.
     pub(super) fn emit(self) -> Vec<u8> {
-        let (code, numbers) = match self {
-            Control::Arrived { sequence, spread_us } => (0, [Some(sequence), Some(spread_us)]),
-            Control::Missing { sequence } => (1, [Some(sequence), None]),
-            Control::KeyNeeded { sequence } => (2, [Some(sequence), None]),
-            Control::NoDecoder => (3, [None, None]),
-        };
-        let mut bytes = vec![code];
-        numbers.into_iter().flatten().for_each(|number| varint::put(&mut bytes, number));
-        bytes
+        match self {
+            Control::Arrived { sequence, spread_us } => control::emit(0, &[sequence, spread_us]),
+            Control::Missing { sequence } => control::emit(1, &[sequence]),
+            Control::KeyNeeded { sequence } => control::emit(2, &[sequence]),
+            Control::NoDecoder => control::emit(3, &[]),
+        }
     }
 
     /// Parses a message from the peer.
     #[cfg(feature = "media")]
     pub(super) fn parse(bytes: &[u8]) -> StageResult<Control> {
-        let malformed = || StageError::Control("it is cut short, too long or of an unknown kind".into());
-        let (code, mut rest) = bytes.split_first().ok_or_else(malformed)?;
-        let mut number = || varint::take_slice(&mut rest).ok_or_else(malformed);
-        let control = match code {
-            0 => Control::Arrived { sequence: number()?, spread_us: number()? },
-            1 => Control::Missing { sequence: number()? },
-            2 => Control::KeyNeeded { sequence: number()? },
-            3 => Control::NoDecoder,
-            _ => return Err(malformed()),
-        };
-        if rest.is_empty() { Ok(control) } else { Err(malformed()) }
+        control::parse(bytes, |kind, numbers| match kind {
+            0 => Some(Control::Arrived { sequence: numbers.take()?, spread_us: numbers.take()? }),
+            1 => Some(Control::Missing { sequence: numbers.take()? }),
+            2 => Some(Control::KeyNeeded { sequence: numbers.take()? }),
+            3 => Some(Control::NoDecoder),
+            _ => None,
+        })
     }
 }

@@ -1,10 +1,10 @@
 //! The link as the source half sees it: the time that it takes for a byte, and the messages that it has not delivered.
 //!
-//! A marker, a few bytes, leaves right before each message. Both leave together, so the time between their arrivals is the
-//! time that the slowest part of the path takes for the message: the dispersion of a packet train (Jain and Dovrolis, Pathload, 2002, 2.2).
-//! The sink half measures it with its own clock; distance, the way back and the queue in front of the marker do not enter it.
-//! A retransmitted packet lengthens it, so the median of several messages counts.
+//! A marker, a few bytes, leaves right before each message ([`dispersion`]). A retransmitted packet lengthens the time between their
+//! arrivals, so the median of several messages counts.
 
+use crate::dispersion;
+use crate::round_trip::ShortestRoundTrip;
 use contract::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,11 +13,6 @@ use std::time::Duration;
 const SAMPLES: usize = 9;
 /// Samples from which on the median is trusted with a picture as it is.
 const SAMPLES_TRUSTED: usize = 8;
-/// The marker shares its packet with the first bytes of its message: `quic` and `tcp` fill their packets. So the time from the
-/// marker to the end of the message is that of the bytes behind this packet.
-const FIRST_PACKET_BYTES: usize = 1200;
-/// Smaller messages are no samples: one or two packets show when they happened to be sent.
-const SAMPLE_BYTES_MIN: usize = 2 * FIRST_PACKET_BYTES;
 /// Time after which the link is measured again with padding, if all messages are small.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Length of a padded message: as many bytes as the link takes in this time, within these bounds. On a fast link, a short
@@ -28,8 +23,8 @@ const PADDED_BYTES: [f64; 2] = [3000.0, 65_536.0];
 const LOST_AFTER: Duration = Duration::from_secs(2);
 /// Most messages in flight that are remembered.
 const IN_FLIGHT_MAX: usize = 1024;
-/// The shortest round trip is that of the current and the last period of this length.
-const PERIOD: Duration = Duration::from_secs(5);
+/// Length of the periods whose shortest round trip counts, in seconds.
+const PERIOD_S: u64 = 5;
 /// Messages in flight at which a link of unknown rate counts as busy.
 const UNKNOWN_IN_FLIGHT_MAX: usize = 16;
 /// Pictures that may be on their way beyond those that the distance explains.
@@ -57,9 +52,7 @@ pub(super) struct Link {
     count: usize,
     /// Time of the last sample.
     sampled_at: Time,
-    /// Shortest round trip of the last and of the current period, and the end of the current one.
-    round_trips: [Option<Duration>; 2],
-    period_end: Option<Time>,
+    round_trips: ShortestRoundTrip<PERIOD_S>,
 }
 
 impl Link {
@@ -96,20 +89,13 @@ impl Link {
         let Ok(at) = self.in_flight.binary_search_by_key(&sequence, |sent| sent.sequence) else { return };
         let Some(sent) = self.in_flight.remove(at) else { return };
         self.in_flight_bytes -= sent.bytes;
-        if let Some(spread) = spread.filter(|_| sent.bytes >= SAMPLE_BYTES_MIN) {
-            let bytes = sent.bytes - FIRST_PACKET_BYTES;
-            self.samples[self.count % SAMPLES] = spread.as_nanos() as f64 / bytes as f64;
+        if let Some(byte_ns) = spread.and_then(|spread| dispersion::byte_ns(sent.bytes, spread)) {
+            self.samples[self.count % SAMPLES] = byte_ns;
             self.count += 1;
             self.sampled_at = now;
         }
         let round_trip = now.since(sent.at);
-        let end = *self.period_end.get_or_insert(now.after(PERIOD));
-        if now > end {
-            self.round_trips = [self.round_trips[1], None];
-            self.period_end = Some(now.after(PERIOD));
-        }
-        let shortest = &mut self.round_trips[1];
-        *shortest = Some(shortest.map_or(round_trip, |shortest| shortest.min(round_trip)));
+        self.round_trips.add(round_trip, now);
     }
 
     /// Median time for a byte, in nanoseconds; `None` before the first sample.
@@ -135,7 +121,7 @@ impl Link {
 
     /// The shortest time from a message to its acknowledgement; `None` before the first.
     pub(super) fn round_trip(&self) -> Option<Duration> {
-        self.round_trips.into_iter().flatten().min()
+        self.round_trips.get()
     }
 
     /// Returns true if the link surely takes at most `limit` for a message of this size.
@@ -188,7 +174,7 @@ mod tests {
         for (sequence, bytes) in (0..).zip(sizes) {
             let at = Time::from_millis(1000 + sequence * 33);
             link.sent(sequence, bytes, at);
-            let spread = Duration::from_nanos(byte_ns * bytes.saturating_sub(FIRST_PACKET_BYTES) as u64);
+            let spread = Duration::from_nanos(byte_ns * bytes.saturating_sub(1200) as u64);
             let transmission = Duration::from_nanos(byte_ns * bytes as u64);
             link.arrived(sequence, Some(spread), at.after(transmission + Duration::from_millis(20)));
         }

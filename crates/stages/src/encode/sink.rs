@@ -15,7 +15,7 @@
 
 use super::decoding::Decoding;
 use super::header::{Coding, Control, Header};
-use crate::HELD_BYTES_MAX;
+use crate::{HELD_BYTES_MAX, dispersion};
 use contract::{Message, Outbox, Port, Report, Stage, StageResult, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,8 +91,7 @@ impl Sink {
     fn acknowledge(&mut self, sequence: u64, now: Time, out: &mut Outbox) {
         let spread = self.marker.filter(|(marked, _)| *marked == sequence).map(|(_, at)| now.since(at));
         // 0 means that there was no marker.
-        let spread_us =
-            spread.map_or(0, |spread| u64::try_from(spread.as_micros()).unwrap_or(u64::MAX).max(1));
+        let spread_us = spread.map_or(0, dispersion::spread_us);
         out.control(Control::Arrived { sequence, spread_us }.emit());
     }
 

@@ -2,6 +2,7 @@
 //!
 //! [`source`] cuts sound into frames of 2.5 to 20 ms and encodes them. [`sink`] decodes them; the position in each header shows
 //! lost ones, which it restores from the next packet (in-band FEC) or conceals. [`header`] is the layout between the halves.
+//! With `when=needed`, [`need`] decides when sound is coded, and [`probe`] measures the link for it.
 //!
 //! The codec is C (libopus, in the crate `opusic-c`), so it is behind the Cargo feature `media`. It runs in the locked worker like
 //! every stage. With `when=needed`, a host without it can receive: [`plain`] makes the source half send sound as it is.
@@ -12,6 +13,8 @@ mod header;
 mod need;
 #[cfg(any(test, not(feature = "media")))]
 mod plain;
+#[cfg(feature = "media")]
+mod probe;
 #[cfg(feature = "media")]
 mod sink;
 #[cfg(feature = "media")]

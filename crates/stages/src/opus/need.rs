@@ -1,10 +1,13 @@
 //! `when=needed`: the times at which sound is coded, and the sound that a change needs.
 //!
+//! Sound begins coded: nothing is known about the network yet, and sound as it is would fill a queue that lasts for seconds.
+//!
 //! | sound is | event | effect |
 //! |---|---|---|
 //! | as it was | [`LOSSY_MIN`] of the last 8 reports tell of lost records, or two in a row of sound that waits | coded |
-//! | coded | no such report for the *wait* | as it was: a trial |
-//! | | the trial ends within [`STABLE`] | the wait doubles, up to [`WAITS`] |
+//! | coded | no such report for the *wait* | coded; probes measure the rate of the link |
+//! | | the median of [`PROBES`] is at least [`SHARE`] times that of the sound | as it was: a trial |
+//! | | it is less, or a trial ended within [`STABLE`] | the wait doubles, up to [`WAITS`] |
 //!
 //! The first packets repeat the last sound before them, so that the codec is in its stride where the sink half changes over. After
 //! the last packet, the sound that the codec still held follows as it was. [`History`] has both.
@@ -24,10 +27,17 @@ const WAITING_MAX: Duration = Duration::from_millis(50);
 const QUEUE_MAX: Duration = Duration::from_millis(150);
 /// The shortest delay is forgotten by so much with each report, so that a longer route is no queue for ever.
 const ROUTE_SLEW: Duration = Duration::from_millis(1);
-/// The first wait and the longest.
+/// The wait at the beginning, while no report speaks for coded sound.
+const WAIT_FIRST: Duration = Duration::from_secs(10);
+/// The first wait after such a report, and the longest.
 const WAITS: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(3600)];
 /// Sound that crossed the network as it was for this time shows that the network carries it.
 const STABLE: Duration = Duration::from_secs(300);
+/// The probes whose median counts, and the time from one to the next.
+const PROBES: usize = 3;
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Sound as it is takes at most one part in this many of the link: the rest is for pictures and other programs.
+const SHARE: f64 = 3.0;
 /// The sound that is kept: 20 ms for the codec to find its stride, its own delay, and a packet.
 const HISTORY: Duration = Duration::from_millis(40);
 
@@ -68,9 +78,10 @@ impl History {
 #[derive(Debug)]
 pub(super) struct Need {
     is_coded: bool,
-    /// The last change, and the last report that speaks for coded sound.
-    changed: Time,
-    needed: Time,
+    /// The last change; `None` before the first.
+    changed: Option<Time>,
+    /// The beginning, or the last report that speaks for coded sound.
+    needed: Option<Time>,
     wait: Duration,
     /// A bit for each of the last 8 reports: records were lost.
     lossy: u8,
@@ -79,19 +90,25 @@ pub(super) struct Need {
     shortest: Option<Duration>,
     /// The sink's host has no decoder.
     is_impossible: bool,
+    /// The last probe.
+    probed: Option<Time>,
+    /// The rates of the link that the last probes found, in bytes a second.
+    rates: Vec<f64>,
 }
 
 impl Need {
     pub(super) fn new() -> Need {
         Need {
-            is_coded: false,
-            changed: Time::ZERO,
-            needed: Time::ZERO,
-            wait: WAITS[0],
+            is_coded: true,
+            changed: None,
+            needed: None,
+            wait: WAIT_FIRST,
             lossy: 0,
             was_waiting: false,
             shortest: None,
             is_impossible: false,
+            probed: None,
+            rates: Vec::new(),
         }
     }
 
@@ -114,21 +131,55 @@ impl Need {
         if !is_slow && self.lossy.count_ones() < LOSSY_MIN {
             return;
         }
-        self.needed = now;
-        if !self.is_coded && !self.is_impossible {
-            let is_trial = self.changed > Time::ZERO && now.since(self.changed) < STABLE;
-            self.wait = if is_trial { (self.wait * 2).min(WAITS[1]) } else { WAITS[0] };
-            (self.is_coded, self.changed) = (true, now);
+        self.needed = Some(now);
+        self.rates.clear();
+        if self.is_coded {
+            self.wait = self.wait.max(WAITS[0]);
+        } else if !self.is_impossible {
+            let is_trial = self.changed.is_some_and(|changed| now.since(changed) < STABLE);
+            self.wait = if is_trial { self.longer_wait() } else { WAITS[0] };
+            (self.is_coded, self.changed) = (true, Some(now));
         }
     }
 
+    fn longer_wait(&self) -> Duration {
+        (self.wait * 2).clamp(WAITS[0], WAITS[1])
+    }
+
     /// Returns true if sound is to be coded now.
-    pub(super) fn is_coded(&mut self, now: Time) -> bool {
-        if self.is_coded && now.since(self.needed) >= self.wait {
-            (self.is_coded, self.changed) = (false, now);
-            (self.lossy, self.was_waiting) = (0, false);
-        }
+    pub(super) fn is_coded(&self) -> bool {
         self.is_coded
+    }
+
+    /// Sound leaves now: returns true if a probe is to follow it.
+    pub(super) fn probes(&mut self, now: Time) -> bool {
+        let is_due = self.is_coded && now.since(*self.needed.get_or_insert(now)) >= self.wait;
+        let is_time = self.probed.is_none_or(|probed| now.since(probed) >= PROBE_EVERY);
+        if is_due && is_time {
+            self.probed = Some(now);
+        }
+        is_due && is_time
+    }
+
+    /// A probe found that the link carries so many bytes a second; sound as it is needs `plain_rate`.
+    pub(super) fn found(&mut self, bytes_a_second: f64, plain_rate: f64, now: Time) {
+        // A peer may answer probes that were never sent.
+        if !self.is_coded {
+            return;
+        }
+        self.rates.push(bytes_a_second);
+        if self.rates.len() < PROBES {
+            return;
+        }
+        self.rates.sort_unstable_by(f64::total_cmp);
+        let median = self.rates[PROBES / 2];
+        self.rates.clear();
+        if median >= SHARE * plain_rate {
+            (self.is_coded, self.changed) = (false, Some(now));
+            (self.lossy, self.was_waiting) = (0, false);
+        } else {
+            (self.needed, self.wait) = (Some(now), self.longer_wait());
+        }
     }
 }
 
@@ -140,16 +191,48 @@ mod tests {
         Feedback { received: 375 - lost, lost, waiting_bytes, ..Feedback::default() }
     }
 
-    /// Gives a report each second; returns the seconds at which sound is coded.
+    const PLAIN_RATE: f64 = 192_000.0;
+
+    /// A second passes on a link that carries so many bytes a second.
+    fn pass(need: &mut Need, second: u64, link_rate: f64) -> Time {
+        let now = Time::from_millis(second * 1000);
+        if need.probes(now) {
+            need.found(link_rate, PLAIN_RATE, now);
+        }
+        now
+    }
+
+    /// Gives a report each second, after a quiet beginning; returns the seconds at which sound is coded.
     fn coded(seconds: u64, report: impl Fn(u64, bool) -> Feedback) -> Vec<u64> {
+        const BEGINNING: u64 = 1000;
         let mut need = Need::new();
+        for second in 1..BEGINNING {
+            pass(&mut need, second, 1e9);
+        }
         let coded = |second| {
-            let now = Time::from_millis(second * 1000);
-            let before = need.is_coded(now);
-            need.update(&report(second, before), 192_000.0, now);
-            need.is_coded(now).then_some(second)
+            let now = pass(&mut need, BEGINNING + second, 1e9);
+            let before = need.is_coded();
+            need.update(&report(second, before), PLAIN_RATE, now);
+            need.is_coded().then_some(second)
         };
         (1..seconds).filter_map(coded).collect()
+    }
+
+    #[test]
+    fn sound_begins_coded_and_passes_as_it_is_once_nothing_speaks_against_it() {
+        let coded = |losses: fn(u64) -> u64| {
+            let mut need = Need::new();
+            let coded = |second| {
+                let now = pass(&mut need, second, 1e9);
+                let is_coded = need.is_coded();
+                need.update(&report(losses(second), 0), PLAIN_RATE, now);
+                is_coded.then_some(second)
+            };
+            (1..100).filter_map(coded).collect::<Vec<u64>>()
+        };
+        assert_eq!(coded(|_| 0), (1..13).collect::<Vec<u64>>());
+        let after_losses = coded(|second| 4 * u64::from(second < 10));
+        assert_eq!(after_losses.last(), Some(&45), "the last 8 reports, and the wait");
     }
 
     #[test]
@@ -166,7 +249,7 @@ mod tests {
         let queued = coded(60, |second, is_coded| delayed(if second > 9 && !is_coded { 400 } else { 20 }));
         assert_eq!(queued.first(), Some(&11));
         let route = coded(900, |second, _| delayed(if second > 9 { 400 } else { 20 }));
-        assert_eq!((route.first(), route.last()), (Some(&11), Some(&267)), "230 reports, and the wait");
+        assert_eq!((route.first(), route.last()), (Some(&11), Some(&269)), "230 reports, and the wait");
     }
 
     #[test]
@@ -174,15 +257,44 @@ mod tests {
         let slow = coded(7200, |_, is_coded| report(0, if is_coded { 0 } else { 20_000 }));
         assert!(slow.len() > 7150, "{} s coded", slow.len());
         let lossy = coded(600, |second, _| report(4 * u64::from(second < 100), 0));
-        assert_eq!((lossy.first(), lossy.last()), (Some(&3), Some(&133)), "the last 8 reports, and the wait");
+        assert_eq!((lossy.first(), lossy.last()), (Some(&3), Some(&135)), "the last 8 reports, and the wait");
+    }
+
+    #[test]
+    fn a_link_that_sound_would_fill_is_never_tried() {
+        let mut need = Need::new();
+        let mut probes = 0;
+        for second in 1..20_000 {
+            let now = Time::from_millis(second * 1000);
+            if need.probes(now) {
+                probes += 1;
+                // One measurement in three is wrong.
+                need.found(if probes % 3 == 0 { 1e9 } else { 2.9 * PLAIN_RATE }, PLAIN_RATE, now);
+            }
+            need.update(&report(0, 0), 12_000.0, now);
+            assert!(need.is_coded());
+        }
+        assert!((15..50).contains(&probes), "{probes} probes");
+        for second in 20_000..30_000 {
+            pass(&mut need, second, 3.1 * PLAIN_RATE);
+        }
+        assert!(!need.is_coded());
+    }
+
+    #[test]
+    fn answers_without_a_probe_are_not_kept() {
+        let mut need = Need::new();
+        (0..100).for_each(|_| need.found(1e9, PLAIN_RATE, Time::from_millis(1000)));
+        assert!(!need.is_coded() && need.rates.is_empty());
     }
 
     #[test]
     fn without_a_decoder_nothing_is_coded() {
         let mut need = Need::new();
+        assert!(need.is_coded());
         need.refuse();
-        (1..20).for_each(|second| need.update(&report(100, 0), 192_000.0, Time::from_millis(second * 1000)));
-        assert!(!need.is_coded(Time::from_millis(21_000)));
+        (1..20).for_each(|second| need.update(&report(100, 0), PLAIN_RATE, Time::from_millis(second * 1000)));
+        assert!(!need.is_coded());
     }
 
     #[test]

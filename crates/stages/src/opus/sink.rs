@@ -19,6 +19,7 @@
 //! ```
 
 use super::header::{BYTES, Header, channels, rate};
+use super::probe::{BURST, Control, MARKER};
 use super::{PLAIN, codec_error};
 use crate::sound::{Sound, duration, frames_in};
 use contract::{Message, Outbox, Port, Report, Stage, StageError, StageResult, Time};
@@ -44,6 +45,7 @@ pub(super) struct Sink {
     decoding: Option<Decoding>,
     /// The last plain sound: its properties, and the furthest position behind it.
     plain: Option<(SampleSpec, u64)>,
+    marker: Option<Time>,
     packets: u64,
     restored: u64,
     concealed: u64,
@@ -160,10 +162,22 @@ impl Sink {
 }
 
 impl Stage for Sink {
-    fn handle(&mut self, port: Port, mut message: Message, _now: Time, out: &mut Outbox) -> StageResult {
-        if message.body.peek_front() == Some([PLAIN]) {
-            self.plain(port, message, out);
-            return Ok(());
+    fn handle(&mut self, port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
+        match message.body.peek_front() {
+            Some([PLAIN]) => {
+                self.plain(port, message, out);
+                return Ok(());
+            }
+            Some([MARKER]) => {
+                self.marker = Some(now);
+                return Ok(());
+            }
+            Some([BURST]) => {
+                let spread = self.marker.take().map(|marked| now.since(marked));
+                spread.into_iter().for_each(|spread| out.control(Control::Spread(spread).emit()));
+                return Ok(());
+            }
+            _ => {}
         }
         let cut_short = || StageError::Input("its header is cut short".into());
         let header = message.body.take_front::<BYTES>().ok_or_else(cut_short)?;

@@ -13,8 +13,9 @@
 
 use super::header::{Header, channels, rate};
 use super::need::{History, Need};
-use super::{NO_DECODER, PLAIN, codec_error};
-use crate::sound::{RateConverter, Sound, duration, frames_in};
+use super::probe::{self, Control};
+use super::{PLAIN, codec_error};
+use crate::sound::{RateConverter, Sound, cross_fade, duration, frames_in};
 use contract::{
     Body, Choice, Feedback, Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
     Value,
@@ -95,7 +96,7 @@ impl Coder {
         let Some(channels) = channels(from.channels) else { return Ok(None) };
         let (converter, rate_hz) = match rate(from.rate_hz) {
             Some(_) => (None, from.rate_hz),
-            None => (Some(RateConverter::new(&from, RATE_HZ)?), RATE_HZ),
+            None => (Some(RateConverter::new(&from, RATE_HZ)), RATE_HZ),
         };
         let Some(rate) = rate(rate_hz) else { return Ok(None) };
         let coded = SampleSpec { rate_hz, ..from };
@@ -234,31 +235,37 @@ impl Source {
         self.plain(port, message, out);
     }
 
-    /// Makes the coder for `sound`; with `when=needed`, one that has heard the sound before it.
-    fn start_coder(&mut self, sound: &Sound, created: Time) -> StageResult {
+    /// Makes the coder for `sound`; with `when=needed`, one that has heard the sound before it. Returns the sound to code: without
+    /// any before it, it is faded in, because the codec begins with silence.
+    fn start_coder(&mut self, sound: &Sound, created: Time) -> StageResult<Sound> {
         self.coder = Coder::new(sound)?;
-        let Some(look_ahead) = self.coder.as_ref().map(|coder| coder.delay) else { return Ok(()) };
+        let Some(look_ahead) = self.coder.as_ref().map(|coder| coder.delay) else { return Ok(sound.clone()) };
         if self.need.is_none() {
-            return Ok(());
+            return Ok(sound.clone());
         }
         let heard = self.history.before(sound, frames_in(&sound.spec, look_ahead + STRIDE));
         if let Some(heard) = &heard {
             self.coder = Coder::new(heard)?;
         }
-        let Some(coder) = &mut self.coder else { return Ok(()) };
+        let Some(coder) = &mut self.coder else { return Ok(sound.clone()) };
         // Decoded sound has the position that it had.
         coder.position = coder.position.wrapping_sub(frames_in(&coder.coded, coder.delay) as u64);
+        let mut sound = sound.clone();
         match heard {
-            Some(heard) => coder.add(&heard, created.before(duration(&sound.spec, heard.frames()))),
-            None => Ok(()),
+            Some(heard) => coder.add(&heard, created.before(duration(&sound.spec, heard.frames())))?,
+            None => {
+                let silence = vec![0.0; sound.samples.len()];
+                cross_fade(&silence, &mut sound.samples, sound.spec.channels.into());
+            }
         }
+        Ok(sound)
     }
 
     /// Encodes sound.
     fn code(&mut self, port: Port, message: Message, sound: &Sound, out: &mut Outbox) -> StageResult {
-        if self.coder.as_ref().is_none_or(|coder| coder.from != sound.spec) {
-            self.start_coder(sound, message.created)?;
-        }
+        let begins = self.coder.as_ref().is_none_or(|coder| coder.from != sound.spec);
+        let first = begins.then(|| self.start_coder(sound, message.created)).transpose()?;
+        let sound = first.as_ref().unwrap_or(sound);
         let kbits = self.kbits(sound.spec.channels);
         let loss = self.loss;
         let Some(coder) = &mut self.coder else {
@@ -290,7 +297,7 @@ impl Stage for Source {
             self.plain(port, message, out);
             return Ok(());
         };
-        if self.need.as_mut().is_none_or(|need| need.is_coded(now)) {
+        if self.need.as_ref().is_none_or(Need::is_coded) {
             self.code(port, message, &sound, out)?;
         } else {
             self.uncoded(port, message, &sound, now, out);
@@ -299,18 +306,25 @@ impl Stage for Source {
             self.history.add(&sound);
             self.plain_rate = f64::from(sound.spec.rate_hz) * sound.spec.frame_bytes() as f64;
         }
+        if self.need.as_mut().is_some_and(|need| need.probes(now)) {
+            probe::messages(now).into_iter().for_each(|message| out.send(port, message));
+        }
         Ok(())
     }
 
-    /// The sink's host has no decoder.
-    fn handle_control(&mut self, control: &[u8], _now: Time, _out: &mut Outbox) -> StageResult {
-        match (&mut self.need, control) {
-            (Some(need), [NO_DECODER]) => {
-                need.refuse();
-                Ok(())
-            }
-            _ => Err(StageError::Control(format!("a message of {} bytes, and none is known", control.len()))),
+    /// The sink's host has no decoder, or has received a probe.
+    fn handle_control(&mut self, control: &[u8], now: Time, _out: &mut Outbox) -> StageResult {
+        let Some(need) = &mut self.need else {
+            return Err(StageError::Control(format!(
+                "a message of {} bytes, and none is known",
+                control.len()
+            )));
+        };
+        match Control::parse(control)? {
+            Control::NoDecoder => need.refuse(),
+            Control::Spread(spread) => need.found(probe::bytes_a_second(spread), self.plain_rate, now),
         }
+        Ok(())
     }
 
     /// The rest is filled with silence.

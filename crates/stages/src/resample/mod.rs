@@ -80,7 +80,7 @@ impl Sink {
         let to = SampleSpec { rate_hz, ..sound.spec };
         let fits = |known: &&mut Conversion| known.from == sound.spec && known.to == to;
         if self.conversion.as_mut().filter(fits).is_none() {
-            let converter = RateConverter::new(&sound.spec, rate_hz)?;
+            let converter = RateConverter::new(&sound.spec, rate_hz);
             let next = [sound.position, scaled(sound.position, &sound.spec, &to)];
             self.conversion = Some(Conversion { from: sound.spec, to, converter, next });
         }
@@ -126,7 +126,7 @@ impl Stage for Sink {
         Ok(())
     }
 
-    fn handle_fill(&mut self, fill: Fill, now: Time, _out: &mut Outbox) -> StageResult {
+    fn handle_fill(&mut self, _port: Port, fill: Fill, now: Time, _out: &mut Outbox) -> StageResult {
         if (RATE_HZ_MIN..=RATE_HZ_MAX).contains(&fill.rate_hz) {
             self.fill = Some(fill);
             self.control.update(&fill, now);

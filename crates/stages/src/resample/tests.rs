@@ -62,8 +62,8 @@ impl Rig {
             self.played.extend(sound.samples.iter().step_by(usize::from(self.spec.channels)));
         }
         let held = Duration::from_secs_f64((self.held() + noise).max(0.0));
-        let fill = Fill { held, target: TARGET, rate_hz: self.device_hz };
-        self.sink.handle_fill(fill, self.now, &mut Outbox::default()).unwrap();
+        let fill = Fill { held, target: TARGET, lead: Duration::ZERO, rate_hz: self.device_hz };
+        self.sink.handle_fill(Port::MAIN, fill, self.now, &mut Outbox::default()).unwrap();
         self.held() - TARGET.as_secs_f64()
     }
 
@@ -120,7 +120,7 @@ fn a_day_of_clocks_that_differ() {
         now = now.after(quantum);
         let noise = (random.up_to(2000) as f64 - 1000.0) * 1e-6;
         let measured = Duration::from_secs_f64((held + noise).max(0.0));
-        control.update(&Fill { held: measured, target: TARGET, rate_hz: 48_000 }, now);
+        control.update(&Fill { held: measured, target: TARGET, lead: Duration::ZERO, rate_hz: 48_000 }, now);
         worst = worst.max((held - TARGET.as_secs_f64()).abs());
         if hours > 0.1 {
             fastest_change = fastest_change.max((control.correction() - before).abs());
@@ -144,7 +144,8 @@ fn a_device_that_takes_whole_periods_is_followed() {
             now = now.after(quantum);
             let since_pull = (now.0 as f64 / 1e9 * (1.0 - drift)) % period;
             let measured = Duration::from_secs_f64((held + since_pull).max(0.0));
-            control.update(&Fill { held: measured, target: TARGET, rate_hz: 48_000 }, now);
+            control
+                .update(&Fill { held: measured, target: TARGET, lead: Duration::ZERO, rate_hz: 48_000 }, now);
             worst = worst.max((held - TARGET.as_secs_f64()).abs());
             assert!((control.correction() - drift).abs() < 0.0015, "the pitch is off");
         }
@@ -161,8 +162,8 @@ fn a_fill_far_off_returns_and_the_drift_is_kept_over_a_pause() {
     assert!(rig.step(0.0).abs() < 1e-3, "20 ms are gone within a minute");
     let drift = rig.sink.report()[0].1;
     rig.now = rig.now.after(Duration::from_secs(5));
-    let fill = Fill { held: Duration::ZERO, target: TARGET, rate_hz: 16_000 };
-    rig.sink.handle_fill(fill, rig.now, &mut Outbox::default()).unwrap();
+    let fill = Fill { held: Duration::ZERO, target: TARGET, lead: Duration::ZERO, rate_hz: 16_000 };
+    rig.sink.handle_fill(Port::MAIN, fill, rig.now, &mut Outbox::default()).unwrap();
     assert_eq!(rig.sink.report()[0].1, drift);
 }
 

@@ -1,6 +1,6 @@
 //! The bytes between the halves. `doc.md` has the layout.
 
-use crate::varint;
+use crate::{control, varint};
 use contract::{Body, StageError, StageResult};
 #[cfg(feature = "media")]
 use smallvec::SmallVec;
@@ -95,32 +95,25 @@ pub(super) enum Control {
 impl Control {
     /// The message as bytes.
     pub(super) fn emit(self) -> Vec<u8> {
-        let (code, numbers) = match self {
-            Control::Arrived { sequence, gap_us } => (0, Some([sequence, gap_us])),
-            Control::Missing { from, below } => (1, Some([from, below])),
-            Control::Refresh => (2, None),
-            Control::KeyNeeded => (3, None),
-            Control::NoDecoder => (4, None),
-        };
-        let mut bytes = vec![code];
-        numbers.into_iter().flatten().for_each(|number| varint::put(&mut bytes, number));
-        bytes
+        match self {
+            Control::Arrived { sequence, gap_us } => control::emit(0, &[sequence, gap_us]),
+            Control::Missing { from, below } => control::emit(1, &[from, below]),
+            Control::Refresh => control::emit(2, &[]),
+            Control::KeyNeeded => control::emit(3, &[]),
+            Control::NoDecoder => control::emit(4, &[]),
+        }
     }
 
     /// Parses a message from the peer.
     #[cfg(feature = "media")]
     pub(super) fn parse(bytes: &[u8]) -> StageResult<Control> {
-        let malformed = || StageError::Control("it is cut short, too long or of an unknown kind".into());
-        let (code, mut rest) = bytes.split_first().ok_or_else(malformed)?;
-        let mut number = || varint::take_slice(&mut rest).ok_or_else(malformed);
-        let control = match code {
-            0 => Control::Arrived { sequence: number()?, gap_us: number()? },
-            1 => Control::Missing { from: number()?, below: number()? },
-            2 => Control::Refresh,
-            3 => Control::KeyNeeded,
-            4 => Control::NoDecoder,
-            _ => return Err(malformed()),
-        };
-        if rest.is_empty() { Ok(control) } else { Err(malformed()) }
+        control::parse(bytes, |kind, numbers| match kind {
+            0 => Some(Control::Arrived { sequence: numbers.take()?, gap_us: numbers.take()? }),
+            1 => Some(Control::Missing { from: numbers.take()?, below: numbers.take()? }),
+            2 => Some(Control::Refresh),
+            3 => Some(Control::KeyNeeded),
+            4 => Some(Control::NoDecoder),
+            _ => None,
+        })
     }
 }

@@ -5,6 +5,7 @@
 //! (Jain and Dovrolis, Pathload, 2002, 2.2). The sums over the last messages give the rate. Beside it, the bytes that arrived
 //! within a time are a rate that the link surely has, so the estimate also grows when no messages queue.
 
+use crate::round_trip::ShortestRoundTrip;
 use contract::{Message, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,8 +35,8 @@ const FAST: f64 = 150e6;
 /// Messages on their way that are remembered, and at which there is no room.
 const IN_FLIGHT_MAX: usize = 8192;
 const IN_FLIGHT_ROOM: usize = 2048;
-/// The shortest round trip is that of the current and the last period of this length.
-const PERIOD: Duration = Duration::from_secs(10);
+/// Length of the periods whose shortest round trip counts, in seconds.
+const PERIOD_S: u64 = 10;
 /// A message that did not arrive for this time leaves its room to others.
 const LOST_AFTER: Duration = Duration::from_secs(4);
 
@@ -86,8 +87,7 @@ pub(super) struct Link {
     delivered_rate: f64,
     /// Bytes that arrived before the rate was known.
     first_bytes: usize,
-    round_trips: [Option<Duration>; 2],
-    period_end: Option<Time>,
+    round_trips: ShortestRoundTrip<PERIOD_S>,
 }
 
 impl Link {
@@ -133,13 +133,7 @@ impl Link {
         self.last = Some(Last { sequence, sent_at: sent.at, acked_at: now });
         self.first_bytes = (self.first_bytes + sent.bytes).min(WINDOW_FIRST_MAX);
         self.count_delivered(sent.bytes, now);
-        let end = *self.period_end.get_or_insert(now.after(PERIOD));
-        if now > end {
-            self.round_trips = [self.round_trips[1], None];
-            self.period_end = Some(now.after(PERIOD));
-        }
-        let shortest = &mut self.round_trips[1];
-        *shortest = Some(shortest.map_or(round_trip, |shortest| shortest.min(round_trip)));
+        self.round_trips.add(round_trip, now);
     }
 
     fn count_delivered(&mut self, bytes: usize, now: Time) {
@@ -158,7 +152,7 @@ impl Link {
 
     /// The shortest time from a message to its acknowledgement; `None` before the first.
     pub(super) fn round_trip(&self) -> Option<Duration> {
-        self.round_trips.into_iter().flatten().min()
+        self.round_trips.get()
     }
 
     /// Bytes a second that the link carries; `None` before it is measured.

@@ -63,6 +63,7 @@ impl Pair for Screen {
             may_delay: true,
             may_change: true,
             needs_control: true,
+            merges: true,
             ..Promises::default()
         }
     }

@@ -58,7 +58,7 @@ const MESSAGES_MAX: usize = 512;
 struct Shown {
     canvas: Canvas,
     tiles: Tiles,
-    /// Tiles that the last message changed, if they were few.
+    /// Tiles of text that the last message changed, if they were few.
     recent: Vec<usize>,
     began_at: Time,
     /// The last message was a whole picture.
@@ -269,7 +269,8 @@ impl Source {
             let (tiles, recent) = (&mut shown.tiles, &mut shown.recent);
             shown.canvas.compare(part, rows, |column, row| {
                 let number = tiles.number(column, row);
-                if tiles.touch(number, now_ms) && recent.len() <= RECENT_MAX {
+                // A film beside the text is in the same message.
+                if tiles.touch(number, now_ms) && tiles.is_text(number) && recent.len() <= RECENT_MAX {
                     recent.push(number);
                 }
             });

@@ -239,6 +239,43 @@ fn text_beside_a_film_is_exact_in_time() {
     assert!(desk.is_exact(&desk.whole()));
 }
 
+/// A device that gives all damage at once: each place of a film changes with each picture, and a letter in the message of a
+/// picture is sent before the rest of a page.
+#[test]
+fn each_place_of_a_film_follows_it() {
+    let place = Rectangle { x: 64, y: 10, width: 304, height: 304 };
+    let middle = Rectangle { x: 208, y: 152, width: 16, height: 16 };
+    let page = Rectangle { x: 0, y: 320, width: 640, height: 144 };
+    let letter = Rectangle { x: 632, y: 0, width: 8, height: 16 };
+    let mut desk = Desk::new(&[], thin(2_000_000), (640, 480));
+    desk.wait(Duration::from_secs(1));
+    let pixels = |desk: &Desk| -> Vec<u8> {
+        let rows = middle.y..middle.y + middle.height;
+        rows.flat_map(|y| desk.viewer[desk.range(middle.x, y, middle.width)].to_vec()).collect()
+    };
+    let (mut changes, mut shown) = (0, pixels(&desk));
+    for number in 0..240 {
+        desk.draw(&[place], film(number));
+        for _ in 0..10 {
+            desk.wait(FILM_EVERY / 10);
+            let now = pixels(&desk);
+            changes += u32::from(now != shown);
+            shown = now;
+        }
+    }
+    desk.draw(&[page], letters(1));
+    desk.wait(FILM_EVERY / 10);
+    desk.draw(&[place, letter], film(240));
+    let limit = Duration::from_secs(5);
+    let letter_exact = desk.until_exact(&letter, limit);
+    let page_exact = letter_exact + desk.until_exact(&page, limit);
+    println!(
+        "{changes} changes of 240; the letter is exact after {letter_exact:?}, the page after {page_exact:?}"
+    );
+    assert!(changes >= 200, "{changes} changes of 240");
+    assert!(letter_exact < DELAY * 3 && letter_exact < page_exact, "{letter_exact:?}, {page_exact:?}");
+}
+
 /// Scrolled text is in the film; it is exact soon after it stands still, also beside another film.
 #[test]
 fn scrolled_text_is_exact_soon() {

@@ -172,7 +172,7 @@ impl Tiles {
     }
 
     /// Returns true if somebody may be typing in the tile.
-    fn is_text(&self, number: usize) -> bool {
+    pub(super) fn is_text(&self, number: usize) -> bool {
         self.tiles
             .get(number)
             .is_some_and(|tile| tile.heat < HOT && tile.flags & (DIRTY | IN_PICTURE) == DIRTY)

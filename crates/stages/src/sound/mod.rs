@@ -3,6 +3,8 @@
 //! A message that is no valid quantum passes unchanged: its final receiver reports the error.
 
 mod conceal;
+#[cfg(test)]
+mod play_tests;
 mod rate;
 mod similar;
 #[cfg(test)]

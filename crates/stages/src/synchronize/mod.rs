@@ -4,6 +4,7 @@
 
 mod sink;
 mod skew;
+mod stretch;
 #[cfg(test)]
 mod tests;
 
@@ -78,8 +79,8 @@ impl Pair for Synchronize {
         Promises {
             may_delay: true,
             may_drop: options.text("late") == "drop",
-            // A repeated message was not sent by the device.
-            may_change: options.text("silent") == "last",
+            // A repeated message was not sent by the device; sound is made longer while the common delay rises.
+            may_change: options.text("silent") == "last" || options.flag("align"),
             ..Promises::default()
         }
     }
@@ -88,7 +89,7 @@ impl Pair for Synchronize {
         Shape::Joint
     }
 
-    fn sink(&self, options: &Options, _format: &Format, _site: &Site) -> StageResult<Box<dyn Stage>> {
-        Ok(Box::new(sink::Sink::new(options)))
+    fn sink(&self, options: &Options, _format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
+        Ok(Box::new(sink::Sink::new(options, &site.inputs)))
     }
 }

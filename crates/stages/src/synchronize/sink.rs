@@ -12,15 +12,27 @@
 //! ```
 
 use super::skew::Skew;
+use super::stretch::{STEP, STEPS_APART, Stretch};
 use crate::HELD_BYTES_MAX;
+use crate::checkpoint::{CheckpointReader, CheckpointWriter, malformed};
 use crate::playout::{MinMaxWindow, STEP_NS};
-use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
+use contract::{
+    Body, Fill, Format, Message, Offset, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time,
+};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const LATE: &str = "late";
+/// The other direction of [`STEP_NS`].
+const NOT_RISEN: i64 = -STEP_NS;
 /// The common delay falls by at most one part in this many of the elapsed time.
 const SLEW: u32 = 1000;
+/// The same while it is more than [`EXCESS`] too high, without sound.
+const SLEW_EXCESS: u32 = 10;
+/// A smaller change of a lead is wavering.
+const LEAD_CHANGE_NS: u64 = 1_000_000;
+/// The age of messages matters more than their spacing from this excess of the delay on.
+const EXCESS: Duration = Duration::from_millis(40);
 
 /// Treatment of a silent flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +43,7 @@ enum SilentPolicy {
 }
 
 struct Held {
-    /// Creation time, raised to that of the previous message in its flow.
+    /// Creation time less the flow's lead, raised to that of the previous message in its flow.
     created: Time,
     arrived: Time,
     message: Message,
@@ -45,15 +57,21 @@ struct Flow {
     horizon: Time,
     /// Arrival of its last message.
     last_arrival: Time,
+    /// Only of sound.
+    stretch: Option<Stretch>,
+    /// The time from release until the node plays a message: so much earlier than other flows' it is released.
+    lead: Duration,
     /// With `silent=last`: its last message, and how often that was repeated.
     repeatable: Option<(Message, u32)>,
     has_ended: bool,
 }
 
 impl Flow {
-    fn new(port: Port) -> Self {
+    fn new(port: Port, format: Option<&Format>) -> Self {
         let (queue, horizon, last_arrival) = (VecDeque::new(), Time::ZERO, Time::ZERO);
-        Flow { port, queue, horizon, last_arrival, repeatable: None, has_ended: false }
+        let stretch = (format == Some(&Format::Audio)).then(Stretch::default);
+        let lead = Duration::ZERO;
+        Flow { port, queue, horizon, last_arrival, stretch, lead, repeatable: None, has_ended: false }
     }
 
     fn hold(&mut self, message: Message, created: Time, now: Time) {
@@ -64,10 +82,52 @@ impl Flow {
     fn next_created(&self) -> Option<Time> {
         self.queue.front().map(|held| held.created)
     }
+
+    /// Appends its state to a checkpoint.
+    fn put(&self, into: &mut CheckpointWriter) {
+        // A successor fades sound in.
+        let Flow { port, queue, horizon, last_arrival, stretch: _, lead, repeatable, has_ended } = self;
+        into.put([port.0.into(), horizon.0, last_arrival.0, nanoseconds(*lead).cast_unsigned()]);
+        into.put([(*has_ended).into(), queue.len() as u64]);
+        into.put([repeatable.as_ref().map_or(0, |(_, count)| u64::from(*count) + 1)]);
+        repeatable.iter().for_each(|(message, _)| into.put_message(message));
+        for Held { created, arrived, message } in queue {
+            into.put([created.0, arrived.0, message.attributes.stale.into()]);
+            into.put_message(message);
+        }
+    }
+
+    /// Reads the state of a flow.
+    fn take(
+        from: &mut CheckpointReader,
+        flows_max: usize,
+        messages_max: usize,
+        formats: &[Format],
+    ) -> StageResult<Flow> {
+        let port = from.number_below(flows_max as u64)? as u16;
+        let mut flow = Flow::new(Port(port), formats.get(usize::from(port)));
+        (flow.horizon, flow.last_arrival) = (Time(from.number()?), Time(from.number()?));
+        flow.lead = Duration::from_nanos(from.number()?);
+        flow.has_ended = from.number_below(2)? == 1;
+        let held = from.number_below(messages_max as u64 + 1)?;
+        if let Some(count) = from.number_below(1 << 31)?.checked_sub(1) {
+            flow.repeatable = Some((from.message()?, count as u32));
+        }
+        for _ in 0..held {
+            let (created, arrived) = (Time(from.number()?), Time(from.number()?));
+            let is_stale = from.number_below(2)? == 1;
+            let mut message = from.message()?;
+            message.attributes.stale = is_stale;
+            flow.queue.push_back(Held { created, arrived, message });
+        }
+        Ok(flow)
+    }
 }
 
 pub(super) struct Sink {
     flows_max: usize,
+    /// The formats of the ports, as far as they are known.
+    formats: Vec<Format>,
     wait: Duration,
     silent_policy: SilentPolicy,
     silence: Duration,
@@ -94,22 +154,47 @@ struct Align {
     /// Release minus creation, nanoseconds.
     shift: i64,
     last_update: Option<Time>,
+    /// The last step.
+    last_step: Time,
+}
+
+/// A change of the common delay in which the sound that plays is made longer or shorter.
+enum Step {
+    Rise(Duration),
+    Fall(Duration),
 }
 
 impl Align {
-    /// Adapts to the slowest flow: rises at once, falls slowly, and never delays the fastest by
-    /// more than `delay_max`.
-    fn update(&mut self, age: i64, delay_max: Duration, now: Time) {
+    /// Adapts to the slowest flow: rises at once, falls slowly, and never delays the fastest by more than `delay_max`. While sound
+    /// plays it rises, and leaves an excess, in small steps, and returns them.
+    fn update(&mut self, age: i64, delay_max: Duration, now: Time, plays_sound: bool) -> Option<Step> {
         self.ages.add(age, now);
         let (low, high) = (self.ages.low().unwrap_or(age), self.ages.high().unwrap_or(age));
         let target = high.min(low.saturating_add(nanoseconds(delay_max)));
         let above = self.shift.saturating_sub(target);
-        let step = self.last_update.map_or(i64::MAX, |previous| nanoseconds(now.since(previous) / SLEW));
+        let slew = if above > nanoseconds(EXCESS) && !plays_sound { SLEW_EXCESS } else { SLEW };
+        let fall = self.last_update.map_or(i64::MAX, |previous| nanoseconds(now.since(previous) / slew));
         self.last_update = Some(now);
-        self.shift = match above {
-            ..0 | STEP_NS.. => target,
-            above => self.shift - above.min(step),
+        let may_step = plays_sound && now >= self.last_step.after(STEPS_APART);
+        let (shift, step) = match above {
+            // The clocks or the route have changed.
+            STEP_NS.. | ..=NOT_RISEN => (target, None),
+            ..0 if may_step => {
+                let rise = STEP.min(Duration::from_nanos(above.unsigned_abs()));
+                (self.shift.saturating_add(nanoseconds(rise)), Some(Step::Rise(rise)))
+            }
+            ..0 if plays_sound => (self.shift, None),
+            ..0 => (target, None),
+            above if may_step && above > nanoseconds(EXCESS) => {
+                (self.shift - nanoseconds(STEP), Some(Step::Fall(STEP)))
+            }
+            above => (self.shift - above.min(fall), None),
         };
+        self.shift = shift;
+        if step.is_some() {
+            self.last_step = now;
+        }
+        step
     }
 }
 
@@ -118,9 +203,10 @@ fn nanoseconds(duration: Duration) -> i64 {
 }
 
 impl Sink {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &Options, formats: &[Format]) -> Self {
         Sink {
             flows_max: options.count("flows"),
+            formats: formats.to_vec(),
             wait: options.duration("wait"),
             silent_policy: match options.text("silent") {
                 "wait" => SilentPolicy::Wait,
@@ -148,7 +234,7 @@ impl Sink {
             return Err(StageError::Port(port));
         }
         Ok(self.flows.iter().position(|flow| flow.port == port).unwrap_or_else(|| {
-            self.flows.push(Flow::new(port));
+            self.flows.push(Flow::new(port, self.formats.get(usize::from(port.0))));
             self.flows.len() - 1
         }))
     }
@@ -206,10 +292,33 @@ impl Sink {
 
     fn send(&mut self, flow: usize, message: Message, now: Time, out: &mut Outbox) {
         if !message.attributes.stale {
-            self.skew[1].add(flow, now.signed_since(message.created));
+            self.skew[1].add(flow, now.after(self.flows[flow].lead).signed_since(message.created));
         }
-        let port = if self.separate_ports { self.flows[flow].port } else { Port::MAIN };
-        out.send(port, message);
+        let message = match &mut self.flows[flow].stretch {
+            Some(stretch) => stretch.pass(message, now),
+            None => Some(message),
+        };
+        if let Some(message) = message {
+            out.send(self.port_of(flow), message);
+        }
+    }
+
+    fn port_of(&self, flow: usize) -> Port {
+        if self.separate_ports { self.flows[flow].port } else { Port::MAIN }
+    }
+
+    /// Makes the sound that plays longer or shorter.
+    fn stretch_sound(&mut self, step: &Step, now: Time, out: &mut Outbox) {
+        for flow in 0..self.flows.len() {
+            let port = self.port_of(flow);
+            let Some(stretch) = &mut self.flows[flow].stretch else { continue };
+            match step {
+                Step::Rise(rise) => {
+                    stretch.rise(*rise, now).into_iter().for_each(|sound| out.send(port, sound))
+                }
+                Step::Fall(fall) => stretch.fall(*fall, now),
+            }
+        }
     }
 
     fn hold(&mut self, flow: usize, message: Message, created: Time, now: Time) {
@@ -249,11 +358,15 @@ impl Stage for Sink {
     fn handle(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let index = self.flow(port)?;
         // A creation time far in the future must not hold its flow back for ever.
-        let created = message.created.min(now.after(self.wait));
+        let created = message.created.min(now.after(self.wait)).before(self.flows[index].lead);
         let age = now.signed_since(created);
         self.skew[0].add(index, age);
-        if let Some(align) = &mut self.align {
-            align.update(age, self.wait, now);
+        let plays_sound =
+            self.flows.iter().filter_map(|flow| flow.stretch.as_ref()).any(|stretch| stretch.plays(now));
+        if let Some(align) = &mut self.align
+            && let Some(step) = align.update(age, self.wait, now, plays_sound)
+        {
+            self.stretch_sound(&step, now, out);
         }
         let flow = &mut self.flows[index];
         (flow.last_arrival, flow.has_ended) = (now, false);
@@ -284,6 +397,31 @@ impl Stage for Sink {
         Ok(())
     }
 
+    /// Releases sound earlier, because its node plays it later: a program plays sound and picture of the same time together.
+    fn handle_fill(&mut self, port: Port, fill: Fill, _now: Time, _out: &mut Outbox) -> StageResult {
+        let index = self.flow(port)?;
+        let flow = &mut self.flows[index];
+        let Some(align) = self.align.as_mut().filter(|_| self.separate_ports && flow.stretch.is_some())
+        else {
+            return Ok(());
+        };
+        let lead = fill.lead.min(self.wait);
+        let rise = nanoseconds(lead) - nanoseconds(flow.lead);
+        if rise.unsigned_abs() < LEAD_CHANGE_NS {
+            return Ok(());
+        }
+        flow.lead = lead;
+        // The sound goes on as before, and the other flows move.
+        align.shift = align.shift.saturating_add(rise);
+        let earlier = |time: Time| time.shifted(Offset(-rise));
+        flow.horizon = earlier(flow.horizon);
+        flow.queue.iter_mut().for_each(|held| held.created = earlier(held.created));
+        if rise > 0 {
+            self.released = earlier(self.released);
+        }
+        Ok(())
+    }
+
     fn poll_timeout(&self) -> Option<Time> {
         let repeats = self.flows.iter().filter_map(|flow| self.repeat_due(flow));
         repeats.chain(self.next_due()).min()
@@ -297,6 +435,38 @@ impl Stage for Sink {
 
     fn held(&self) -> usize {
         self.messages
+    }
+
+    fn checkpoint(&self) -> Option<Body> {
+        let mut checkpoint = CheckpointWriter::default();
+        let (shift, update) = self.align.as_ref().map_or((0, None), |align| (align.shift, align.last_update));
+        checkpoint.put([
+            self.released.0,
+            shift.cast_unsigned(),
+            update.is_some().into(),
+            update.unwrap_or(Time::ZERO).0,
+        ]);
+        self.flows.iter().for_each(|flow| flow.put(&mut checkpoint));
+        Some(checkpoint.finish())
+    }
+
+    fn restore(&mut self, checkpoint: Body) -> StageResult {
+        let mut from = CheckpointReader(checkpoint);
+        self.released = Time(from.number()?);
+        let (shift, has_update) = (from.number()?.cast_signed(), from.number_below(2)? == 1);
+        let update = Some(Time(from.number()?)).filter(|_| has_update);
+        self.align.iter_mut().for_each(|align| (align.shift, align.last_update) = (shift, update));
+        while !from.is_empty() {
+            let flow = Flow::take(&mut from, self.flows_max, self.messages_max, &self.formats)?;
+            self.messages += flow.queue.len();
+            self.bytes += flow.queue.iter().map(|held| held.message.body.len()).sum::<usize>();
+            let is_known = self.flows.iter().any(|other| other.port == flow.port);
+            if is_known || self.messages > self.messages_max || self.bytes > HELD_BYTES_MAX {
+                return Err(malformed());
+            }
+            self.flows.push(flow);
+        }
+        Ok(())
     }
 
     fn report(&self) -> Vec<Report> {

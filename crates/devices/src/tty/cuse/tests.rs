@@ -5,13 +5,9 @@ use super::packets::REQUEST_BYTES;
 use super::termios::{Termios, VMIN, VTIME};
 use super::*;
 use crate::serial::{Fault, Inputs, OutputLines, Outputs, Parity, SerialMessage, Settings, Speed};
-use crate::tty::terminal::Terminal;
-use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
-    Pull, Pulled, Pushed, Time,
-};
+use crate::tty::test_worker::{KernelEnd, TestWorker, terminal_conforms};
+use contract::{Body, Ctl, CtlReply};
 use std::time::Instant;
-use testkit::partner::{Harness, conforms};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time after which nothing more comes.
@@ -21,15 +17,13 @@ const IN: u32 = 1;
 const OUT: u32 = 4;
 const HANGUP: u32 = 0x10;
 
-/// The kernel, the terminal's thread, and the worker's partner.
+/// The kernel, the terminal's thread, and the worker.
 struct Kernel {
     device: OwnedFd,
-    worker: OwnedFd,
-    partner: Box<dyn Partner>,
+    worker: TestWorker,
     number: u64,
     /// The handle of the program that has the terminal open.
     handle: u64,
-    fed: u32,
 }
 
 /// A reply: its error, its number, its results.
@@ -47,21 +41,17 @@ impl Kernel {
         kernel.set_raw(0, 1, 0);
         // Settings, lines, and the flow control that raw mode changes.
         for _ in 0..3 {
-            kernel.pull();
+            kernel.worker.pull();
         }
-        kernel.partner.close(crate::flows::OUT).unwrap();
+        kernel.worker.close();
         kernel
     }
 
     fn closed() -> Kernel {
         let (device, kernel) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
-        let worker = serve(kernel, Poller::new().unwrap()).unwrap();
-        let partner = Box::new(Terminal::new("terminal".into(), worker.try_clone().unwrap()));
-        let mut kernel = Kernel { device, worker, partner, number: 0, handle: 0, fed: 0 };
-        let off = Outputs { lines: OutputLines::default(), since_us: Outputs::UNRELATED };
-        assert_eq!(kernel.pull(), SerialMessage::Outputs(off), "the lines are off at first");
-        kernel
+        let worker = TestWorker::new(serve(kernel, Poller::new().unwrap()).unwrap());
+        Kernel { device, worker, number: 0, handle: 0 }
     }
 
     /// Sends a request. Returns its number.
@@ -187,37 +177,13 @@ impl Kernel {
         u32::from_ne_bytes(results[..4].try_into().unwrap())
     }
 
-    fn flow(&mut self, direction: Direction) -> FlowKey {
-        self.partner.open(&template(direction), &Attributes::default()).unwrap()
-    }
-
-    fn pull(&mut self) -> SerialMessage {
-        let (key, start) = (self.flow(Direction::Out), Instant::now());
-        loop {
-            match self.partner.pull(key, Pull::Yours).unwrap() {
-                Pulled::Message(_, message) => return SerialMessage::parse(&message.body).unwrap(),
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
-            assert!(start.elapsed() < PATIENCE, "no message arrives");
-        }
-    }
-
     fn pull_lines(&mut self) -> OutputLines {
-        match self.pull() {
-            SerialMessage::Outputs(Outputs { lines, .. }) => lines,
-            other => panic!("no lines: {other:?}"),
-        }
-    }
-
-    fn push(&mut self, message: SerialMessage) {
-        let key = self.flow(Direction::In);
-        let pushed = self.partner.push(key, Message::new(Time(1), message.emit())).unwrap();
-        assert!(matches!(pushed, Pushed::Taken));
+        self.worker.pull_outputs().lines
     }
 
     /// Pushes lines, and waits until the terminal has them.
     fn set_inputs(&mut self, inputs: Inputs, bits: u32) {
-        self.push(SerialMessage::Inputs(inputs));
+        self.worker.push(SerialMessage::Inputs(inputs));
         let start = Instant::now();
         while self.number(TIOCMGET) & !(TIOCM_DTR | TIOCM_RTS) != bits {
             assert!(start.elapsed() < PATIENCE, "the lines do not change");
@@ -225,52 +191,29 @@ impl Kernel {
     }
 }
 
-fn template(direction: Direction) -> FlowTemplate {
-    FlowTemplate { direction, format: Format::Serial, class: FlowClass::Reliable }
-}
-
 fn data(bytes: &[u8]) -> SerialMessage {
     SerialMessage::Data(Body::from(bytes.to_vec()))
 }
 
-impl Harness for Kernel {
-    fn partner(&mut self) -> &mut dyn Partner {
-        self.partner.as_mut()
+impl KernelEnd for Kernel {
+    fn worker(&mut self) -> &mut TestWorker {
+        &mut self.worker
     }
 
-    fn template(&self, direction: Direction) -> Option<FlowTemplate> {
-        Some(template(direction))
+    fn write_text(&mut self, text: &[u8]) {
+        self.write(text, 0).unwrap();
     }
 
-    fn feed(&mut self) -> Option<Vec<u8>> {
-        self.fed += 1;
-        let text = format!("line {}", self.fed);
-        self.write(text.as_bytes(), 0).unwrap();
-        Some([&[0], text.as_bytes()].concat())
-    }
-
-    fn end(&mut self) -> bool {
-        false
-    }
-
-    fn body(&self, number: u64) -> Vec<u8> {
-        format!("\0{number:0200}").into_bytes()
-    }
-
-    fn seen(&self, body: &[u8]) -> Vec<u8> {
-        body[1..].to_vec()
-    }
-
-    fn taken(&mut self) -> Option<Vec<u8>> {
-        let mut taken = Vec::new();
+    fn read_all(&mut self) -> Vec<u8> {
+        let mut read = Vec::new();
         loop {
             match self.read(4096, NONBLOCK) {
-                Ok(bytes) => taken.extend(bytes),
+                Ok(bytes) => read.extend(bytes),
                 Err(Errno::AGAIN) => {
                     self.poll(Some(1));
                     // The wakeup tells that more has arrived.
                     if self.reply(QUIET).is_none() {
-                        return Some(taken);
+                        return read;
                     }
                 }
                 Err(error) => panic!("{error}"),
@@ -281,14 +224,14 @@ impl Harness for Kernel {
 
 #[test]
 fn a_terminal_conforms() {
-    conforms(Kernel::new);
+    terminal_conforms(Kernel::new);
 }
 
 #[test]
 fn settings_lines_and_data_of_a_program_arrive_in_order() {
     let mut kernel = Kernel::closed();
     kernel.handle = kernel.open(0).unwrap();
-    let SerialMessage::Settings(first) = kernel.pull() else { panic!("no settings") };
+    let SerialMessage::Settings(first) = kernel.worker.pull() else { panic!("no settings") };
     let baud = |baud| Some(Speed { input_baud: baud, output_baud: baud });
     assert_eq!((first.speed, first.data_bits, first.parity), (baud(9600), Some(8), Some(Parity::None)));
     let both = OutputLines { dtr: true, rts: true, breaks: false };
@@ -309,9 +252,12 @@ fn settings_lines_and_data_of_a_program_arrive_in_order() {
         stop_bits: Some(2),
         flow: None,
     };
-    assert_eq!(kernel.pull(), SerialMessage::Settings(expected));
-    assert!(matches!(kernel.pull(), SerialMessage::Settings(Settings { flow: Some(_), speed: None, .. })));
-    assert_eq!(kernel.pull(), data(b"AT"));
+    assert_eq!(kernel.worker.pull(), SerialMessage::Settings(expected));
+    assert!(matches!(
+        kernel.worker.pull(),
+        SerialMessage::Settings(Settings { flow: Some(_), speed: None, .. })
+    ));
+    assert_eq!(kernel.worker.pull(), data(b"AT"));
     assert_eq!(kernel.pull_lines(), OutputLines { dtr: false, ..both });
     assert_eq!(kernel.pull_lines(), OutputLines { rts: false, ..both });
     assert_eq!(kernel.number(TIOCMGET), TIOCM_DTR);
@@ -322,8 +268,8 @@ fn settings_lines_and_data_of_a_program_arrive_in_order() {
     kernel.ioctl(TCSETS2, 8, &bytes).unwrap();
     assert_eq!(kernel.pull_lines(), OutputLines::default());
     // A snapshot has everything once more.
-    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
-    let SerialMessage::Settings(all) = kernel.pull() else { panic!("no settings") };
+    kernel.worker.ctl(Ctl::Snapshot);
+    let SerialMessage::Settings(all) = kernel.worker.pull() else { panic!("no settings") };
     assert_eq!((all.speed, all.data_bits), (baud(115_200), Some(7)));
     assert_eq!(kernel.pull_lines(), OutputLines::default());
 }
@@ -333,21 +279,21 @@ fn reads_end_by_count_time_line_and_signal() {
     let mut kernel = Kernel::new();
     assert_eq!(kernel.read(10, NONBLOCK), Err(Errno::AGAIN));
     let read = kernel.submit_read(10);
-    kernel.push(data(b"one"));
+    kernel.worker.push(data(b"one"));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"one".to_vec())));
     // VMIN: a read takes what arrives, and ends with enough.
     kernel.set_raw(0, 5, 0);
     let read = kernel.submit_read(10);
-    kernel.push(data(b"abc"));
+    kernel.worker.push(data(b"abc"));
     assert_eq!(kernel.reply(QUIET), None);
-    kernel.push(data(b"def"));
+    kernel.worker.push(data(b"def"));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"abcdef".to_vec())));
     // A signal: the bytes that it has, or none.
     let read = kernel.submit_read(10);
     kernel.submit(36, &read.to_ne_bytes());
     assert_eq!(kernel.reply(PATIENCE), Some((Errno::INTR.raw_os_error(), read, Vec::new())));
     let read = kernel.submit_read(10);
-    kernel.push(data(b"xy"));
+    kernel.worker.push(data(b"xy"));
     assert_eq!(kernel.reply(QUIET), None);
     kernel.submit(36, &read.to_ne_bytes());
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"xy".to_vec())));
@@ -360,12 +306,12 @@ fn reads_end_by_count_time_line_and_signal() {
     kernel.set_raw(0, 200, 1);
     let read = kernel.submit_read(10);
     assert_eq!(kernel.reply(Duration::from_millis(300)), None);
-    kernel.push(data(b"z"));
+    kernel.worker.push(data(b"z"));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"z".to_vec())));
     // Lines.
     kernel.ioctl(TCSETS, 8, &Termios::default().emit()).unwrap();
     let read = kernel.submit_read(10);
-    kernel.push(data(b"line\rmore"));
+    kernel.worker.push(data(b"line\rmore"));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"line\n".to_vec())));
     assert_eq!((kernel.poll(None) & IN, kernel.number(TIOCINQ)), (0, 0));
 }
@@ -374,7 +320,7 @@ fn reads_end_by_count_time_line_and_signal() {
 fn a_poll_is_woken_and_a_carrier_hangs_up() {
     let mut kernel = Kernel::new();
     assert_eq!(kernel.poll(Some(77)) & (IN | OUT), OUT);
-    kernel.push(data(b"x"));
+    kernel.worker.push(data(b"x"));
     let wakeup = (-1, 0, 77_u64.to_ne_bytes().to_vec());
     assert_eq!(kernel.reply(PATIENCE), Some(wakeup.clone()));
     assert_eq!(kernel.poll(None) & IN, IN);
@@ -389,7 +335,7 @@ fn a_poll_is_woken_and_a_carrier_hangs_up() {
     kernel.ioctl(TCSETS, 8, &bytes).unwrap();
     kernel.set_inputs(on, TIOCM_CD);
     let read = kernel.submit_read(10);
-    kernel.push(SerialMessage::Inputs(Inputs::default()));
+    kernel.worker.push(SerialMessage::Inputs(Inputs::default()));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, Vec::new())), "the end of the file");
     assert_eq!(kernel.reply(PATIENCE), Some(wakeup));
     assert_eq!(kernel.poll(None) & HANGUP, HANGUP);
@@ -403,7 +349,7 @@ fn a_poll_is_woken_and_a_carrier_hangs_up() {
     assert_eq!(kernel.reply(PATIENCE), Some((Errno::INTR.raw_os_error(), open, Vec::new())));
     let open = kernel.submit(14, &words(&[0, 0]));
     assert_eq!(kernel.reply(QUIET), None);
-    kernel.push(SerialMessage::Inputs(on));
+    kernel.worker.push(SerialMessage::Inputs(on));
     let (error, number, _) = kernel.reply(PATIENCE).unwrap();
     assert_eq!((error, number), (0, open));
 }
@@ -414,13 +360,13 @@ fn lines_of_the_port_are_waited_for_and_counted() {
     kernel.set_inputs(Inputs { cts: true, ..Inputs::default() }, TIOCM_CTS);
     let mask = u64::from(TIOCM_DSR | TIOCM_RI);
     let wait = kernel.submit(39, &kernel.ioctl_fields(TIOCMIWAIT, mask, &[], 0));
-    kernel.push(SerialMessage::Inputs(Inputs::default()));
-    kernel.push(SerialMessage::Inputs(Inputs { ri: true, ..Inputs::default() }));
+    kernel.worker.push(SerialMessage::Inputs(Inputs::default()));
+    kernel.worker.push(SerialMessage::Inputs(Inputs { ri: true, ..Inputs::default() }));
     assert_eq!(kernel.reply(QUIET), None, "CTS is not waited for, and a ring counts at its end");
-    kernel.push(SerialMessage::Inputs(Inputs::default()));
+    kernel.worker.push(SerialMessage::Inputs(Inputs::default()));
     assert_eq!(kernel.reply(PATIENCE), Some((0, wait, vec![0; 16])));
-    kernel.push(SerialMessage::Fault(Fault::Break, Body::from(vec![0])));
-    kernel.push(data(b"abc"));
+    kernel.worker.push(SerialMessage::Fault(Fault::Break, Body::from(vec![0])));
+    kernel.worker.push(data(b"abc"));
     let read = kernel.submit_read(10);
     let (_, number, bytes) = kernel.reply(PATIENCE).unwrap();
     assert!(number == read && bytes[0] == 0, "{bytes:?}");
@@ -432,12 +378,12 @@ fn lines_of_the_port_are_waited_for_and_counted() {
     assert_eq!(counts[36..40], words(&[1]));
     // As if the cable were pulled out.
     kernel.set_inputs(Inputs { cts: true, dsr: true, dcd: true, ri: true }, 0x1e0);
-    kernel.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    kernel.worker.ctl(Ctl::Neutral);
     let start = Instant::now();
     while kernel.number(TIOCMGET) != TIOCM_DTR | TIOCM_RTS {
         assert!(start.elapsed() < PATIENCE, "the lines stay on");
     }
-    assert!(matches!(kernel.partner.ctl(FlowKey::DEFAULT, Ctl::IsNeutral), Ok(CtlReply::Count(1))));
+    assert!(matches!(kernel.worker.ctl(Ctl::IsNeutral), CtlReply::Count(1)));
 }
 
 #[test]
@@ -446,9 +392,9 @@ fn breaks_last_and_the_last_close_turns_the_lines_off() {
     let both = OutputLines { dtr: true, rts: true, breaks: false };
     kernel.write(b"before", 0).unwrap();
     let wait = kernel.submit(39, &kernel.ioctl_fields(TCSBRK, 0, &[], 0));
-    assert_eq!(kernel.pull(), data(b"before"));
+    assert_eq!(kernel.worker.pull(), data(b"before"));
     assert_eq!(kernel.pull_lines(), OutputLines { breaks: true, ..both });
-    let SerialMessage::Outputs(Outputs { lines, since_us }) = kernel.pull() else { panic!("no lines") };
+    let Outputs { lines, since_us } = kernel.worker.pull_outputs();
     assert_eq!(lines, both);
     assert!(since_us >= 250_000, "{since_us}");
     assert_eq!(kernel.reply(PATIENCE), Some((0, wait, vec![0; 16])));
@@ -460,7 +406,7 @@ fn breaks_last_and_the_last_close_turns_the_lines_off() {
     assert_eq!(kernel.open(0), Err(Errno::BUSY));
     kernel.release(second);
     assert_eq!(kernel.number(TIOCGEXCL), 1);
-    kernel.push(data(b"unread"));
+    kernel.worker.push(data(b"unread"));
     let start = Instant::now();
     while kernel.number(TIOCINQ) < 6 {
         assert!(start.elapsed() < PATIENCE, "no bytes arrive");
@@ -469,7 +415,7 @@ fn breaks_last_and_the_last_close_turns_the_lines_off() {
     assert_eq!(kernel.pull_lines(), OutputLines::default());
     kernel.handle = kernel.open(0).unwrap();
     assert_eq!((kernel.number(TIOCINQ), kernel.number(TIOCGEXCL)), (0, 0));
-    assert!(matches!(kernel.pull(), SerialMessage::Settings(Settings { speed: Some(_), .. })));
+    assert!(matches!(kernel.worker.pull(), SerialMessage::Settings(Settings { speed: Some(_), .. })));
     assert_eq!(kernel.pull_lines(), both);
 }
 
@@ -489,7 +435,7 @@ fn other_ioctls_are_those_of_a_terminal() {
     assert_eq!(kernel.ioctl(TIOCSSERIAL, 8, &serial), Err(Errno::INVAL), "a divisor");
     // TCXONC: bytes of the program's, and a stopped output.
     kernel.ioctl(TCXONC, 2, &[]).unwrap();
-    assert_eq!(kernel.pull(), data(&[19]));
+    assert_eq!(kernel.worker.pull(), data(&[19]));
     kernel.ioctl(TCXONC, 0, &[]).unwrap();
     assert_eq!(kernel.write(b"x", NONBLOCK), Err(Errno::AGAIN));
     let head = kernel.transfer(1, 0);
@@ -500,7 +446,7 @@ fn other_ioctls_are_those_of_a_terminal() {
     let mut numbers = [kernel.reply(PATIENCE).unwrap().1, kernel.reply(PATIENCE).unwrap().1];
     numbers.sort_unstable();
     assert_eq!(numbers, [write, resume]);
-    assert_eq!(kernel.pull(), data(b"x"));
+    assert_eq!(kernel.worker.pull(), data(b"x"));
     // Operations of file systems.
     assert_eq!(kernel.call(3, &[0; 16]), Err(Errno::NOSYS));
 }
@@ -509,8 +455,8 @@ fn other_ioctls_are_those_of_a_terminal() {
 fn a_new_worker_finds_the_pending_read() {
     let mut kernel = Kernel::new();
     let read = kernel.submit_read(10);
-    kernel.partner = Box::new(Terminal::new("next".into(), kernel.worker.try_clone().unwrap()));
-    kernel.push(data(b"again"));
+    kernel.worker.restart();
+    kernel.worker.push(data(b"again"));
     assert_eq!(kernel.reply(PATIENCE), Some((0, read, b"again".to_vec())));
 }
 
@@ -534,7 +480,7 @@ fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
     }
     let (mut received, mut last) = (0, None);
     while received < taken || last != Some(OutputLines { dtr: true, rts: true, breaks: false }) {
-        match kernel.pull() {
+        match kernel.worker.pull() {
             SerialMessage::Data(data) => received += data.len(),
             SerialMessage::Outputs(Outputs { lines, .. }) => last = Some(lines),
             SerialMessage::Settings(_) => {}
@@ -546,20 +492,15 @@ fn a_program_that_is_faster_than_the_network_waits_and_may_give_up() {
 
 #[test]
 fn the_terminal_ends_when_nobody_holds_it() {
-    let Kernel { device, worker, partner, .. } = Kernel::new();
-    drop((worker, partner));
+    let Kernel { device, worker, .. } = Kernel::new();
+    drop(worker);
     let mut polled = [PollFd::new(&device, PollFlags::IN)];
     poll(&mut polled, None).unwrap();
     assert_eq!(rustix::io::read(&device, &mut [0; 100]), Ok(0));
     // And the worker notices that the kernel removed the device.
-    let mut kernel = Kernel::new();
-    let key = kernel.flow(Direction::Out);
-    let Kernel { device, mut partner, .. } = kernel;
+    let Kernel { device, worker, .. } = Kernel::new();
     drop(device);
-    let start = Instant::now();
-    while partner.pull(key, Pull::Ask).is_ok() {
-        assert!(start.elapsed() < PATIENCE, "the terminal is not gone");
-    }
+    worker.await_removal();
 }
 
 #[test]

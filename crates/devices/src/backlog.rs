@@ -8,12 +8,15 @@ use crate::damage::{Damage, TILE};
 use wire::formats::video::Rectangle;
 
 /// The most rectangles in one message.
-pub(super) const RECTANGLES_MAX: usize = 64;
+pub(crate) const RECTANGLES_MAX: usize = 64;
+/// Damage of up to this many portions is sent in one message.
+const PORTIONS_AT_ONCE: u64 = 2;
 /// The width of a piece, in pixels. Its height is one tile.
 const PIECE: u32 = 16 * TILE;
 
 /// The waiting damage of a screen.
-pub(super) struct Backlog {
+#[derive(Debug)]
+pub(crate) struct Backlog {
     damage: Damage,
     /// The piece whose turn is next, counted by rows from the top left.
     next_piece: u32,
@@ -23,25 +26,38 @@ pub(super) struct Backlog {
 
 impl Backlog {
     /// Returns the empty backlog of a screen of this size.
-    pub(super) fn new(width: u32, height: u32) -> Backlog {
+    pub(crate) fn new(width: u32, height: u32) -> Backlog {
         Backlog { damage: Damage::none(width, height), next_piece: 0, last_was_new: false }
     }
 
     /// Empties the backlog, for a screen of a new size.
-    pub(super) fn resize(&mut self, width: u32, height: u32) {
+    pub(crate) fn resize(&mut self, width: u32, height: u32) {
         (self.damage, self.next_piece) = (Damage::none(width, height), 0);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.damage.is_empty()
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.damage.clear();
     }
 
-    /// Chooses rectangles of about `pixels_max` pixels from new damage and the backlog. The rest joins the backlog.
-    pub(super) fn choose(&mut self, mut new: Vec<Rectangle>, pixels_max: u64) -> Vec<Rectangle> {
+    /// Returns whether a message may have this many pixels, if a portion has `pixels_max`. Never while there is a backlog.
+    pub(crate) fn fits(&self, pixels: u64, pixels_max: u64) -> bool {
+        self.is_empty() && pixels_max.saturating_mul(PORTIONS_AT_ONCE) >= pixels
+    }
+
+    /// Chooses all of the new damage if it fits; else rectangles of about `pixels_max` pixels from new damage and the
+    /// backlog. The rest joins the backlog.
+    pub(crate) fn choose(&mut self, new: Vec<Rectangle>, pixels_max: u64) -> Vec<Rectangle> {
+        match self.fits(new.iter().map(area).sum(), pixels_max) {
+            true => new,
+            false => self.choose_some(new, pixels_max),
+        }
+    }
+
+    fn choose_some(&mut self, mut new: Vec<Rectangle>, pixels_max: u64) -> Vec<Rectangle> {
         let mut room = pixels_max;
         new.sort_by_key(area);
         // Half of the room is reserved for the backlog, however much small damage arrives.
@@ -82,6 +98,6 @@ impl Backlog {
 }
 
 /// Returns the number of pixels in a rectangle.
-pub(super) fn area(rectangle: &Rectangle) -> u64 {
+pub(crate) fn area(rectangle: &Rectangle) -> u64 {
     u64::from(rectangle.width) * u64::from(rectangle.height)
 }

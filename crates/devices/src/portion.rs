@@ -4,6 +4,10 @@
 //! multiplied by the throughput, in pixels per second. The throughput is measured at the device: the path is busy with
 //! a message from the time it takes the message until it pulls the next one. Both sums of the measurement decay
 //! exponentially.
+//!
+//! A pipeline that merges changes into its own state of the screen gets all damage at once. It is busy for a time of its own,
+//! whatever the size of a message: a limit by that time would shrink until each message has [`PIXELS_MIN`] pixels, and a film
+//! would arrive in so many parts that each place of it changes a few times a second.
 
 use contract::Time;
 use std::time::Duration;
@@ -15,9 +19,11 @@ const HALF_LIFE: Duration = Duration::from_millis(250);
 
 /// The limit of the next message.
 #[derive(Debug)]
-pub(super) struct Portion {
+pub(crate) struct Portion {
     /// The time that the path may be busy with one message; zero: no limit.
     time: Duration,
+    /// The pipeline merges changes: no limit.
+    is_merging: bool,
     /// The decaying sum of the pixels that the path took.
     pixels: f64,
     /// The decaying sum of the seconds that the path was busy with them.
@@ -28,26 +34,38 @@ pub(super) struct Portion {
 }
 
 impl Portion {
-    pub(super) fn new(time: Duration) -> Portion {
-        Portion { time, pixels: 0.0, busy_s: 0.0, in_progress: None, last_pull: Time::ZERO }
+    pub(crate) fn new(time: Duration) -> Portion {
+        Portion {
+            time,
+            is_merging: false,
+            pixels: 0.0,
+            busy_s: 0.0,
+            in_progress: None,
+            last_pull: Time::ZERO,
+        }
+    }
+
+    /// The pipeline merges changes, or does not.
+    pub(crate) fn set_merging(&mut self, merges: bool) {
+        self.is_merging = merges;
     }
 
     /// Returns the most pixels that the next message may have.
-    pub(super) fn pixels_max(&self) -> u64 {
+    pub(crate) fn pixels_max(&self) -> u64 {
         let share = self.time.as_secs_f64() / self.busy_s;
-        match self.time.is_zero() || !share.is_finite() {
+        match self.time.is_zero() || self.is_merging || !share.is_finite() {
             true => u64::MAX,
             false => ((self.pixels * share) as u64).max(PIXELS_MIN),
         }
     }
 
     /// The path has taken a message with this many pixels.
-    pub(super) fn handle_taken(&mut self, pixels: u64, now: Time) {
+    pub(crate) fn handle_taken(&mut self, pixels: u64, now: Time) {
         self.in_progress = Some((now, pixels));
     }
 
     /// The path pulls a message, so it has finished the one before.
-    pub(super) fn handle_pull(&mut self, now: Time) {
+    pub(crate) fn handle_pull(&mut self, now: Time) {
         let Some((at, pixels)) = self.in_progress.take() else { return };
         let weight = 0.5_f64.powf(now.since(self.last_pull).as_secs_f64() / HALF_LIFE.as_secs_f64());
         self.last_pull = now;
@@ -59,6 +77,7 @@ impl Portion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Sends messages of up to `whole` pixels for five seconds to a path that takes `pixel` for each pixel. Returns the
     /// resulting limit.
@@ -98,5 +117,24 @@ mod tests {
         }
         portion.handle_pull(now);
         assert!((8_000..12_000).contains(&portion.pixels_max()), "{} pixels", portion.pixels_max());
+    }
+
+    /// A pipeline that takes damage at fixed times takes the same time for any size: the limit by its time would shrink to the
+    /// lowest.
+    #[test]
+    fn a_pipeline_that_merges_gets_all_damage_at_once() {
+        proptest!(|(pause_ms in 5u64..40, whole in 10_000u64..4_000_000)| {
+            let (mut portion, mut now) = (Portion::new(Duration::from_millis(4)), Time::from_millis(5));
+            for merges in [false, true] {
+                portion.set_merging(merges);
+                for _ in 0..5000 {
+                    portion.handle_pull(now);
+                    portion.handle_taken(portion.pixels_max().min(whole), now);
+                    now = now.after(Duration::from_millis(pause_ms));
+                }
+                portion.handle_pull(now);
+                prop_assert_eq!(portion.pixels_max(), if merges { u64::MAX } else { PIXELS_MIN });
+            }
+        });
     }
 }

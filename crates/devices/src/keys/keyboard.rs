@@ -4,7 +4,7 @@ use super::layout::{LEVEL3S, Layout, NONE};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Lock keys. They are not forwarded: the viewer's own locks already determine the keysyms that arrive.
-const LOCKS: [u32; 3] = [0xff7f, 0xffe5, 0xffe6];
+pub(crate) const LOCKS: [u32; 3] = [0xff7f, 0xffe5, 0xffe6];
 const SHIFTS: [u32; 2] = [0xffe1, 0xffe2];
 /// Keysyms of function keys, which give no character (from `ISO_Lock`).
 const FUNCTIONS: std::ops::RangeInclusive<u32> = 0xfe00..=0xffff;
@@ -13,7 +13,7 @@ const HELD_MAX: usize = 64;
 
 /// A change to the server's keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeyAction {
+pub(crate) enum KeyAction {
     /// A key goes down or up.
     Key(u8, bool),
     /// A key gets a keysym.
@@ -30,7 +30,7 @@ impl KeyAction {
 
 /// A server's keyboard, driven by keysyms from a viewer.
 #[derive(Debug, Default)]
-pub(super) struct Keyboard {
+pub(crate) struct Keyboard {
     layout: Layout,
     /// The keysyms that are down, and the key of each.
     held: BTreeMap<u32, u8>,
@@ -40,7 +40,7 @@ pub(super) struct Keyboard {
 
 impl Keyboard {
     /// Replaces the layout.
-    pub(super) fn set_layout(&mut self, layout: Layout) {
+    pub(crate) fn set_layout(&mut self, layout: Layout) {
         self.layout = layout;
     }
 
@@ -51,7 +51,7 @@ impl Keyboard {
     /// Returns the actions that press the key for `keysym`; `None` if no key can give it.
     ///
     /// There are no actions if the keysym is down already, because the server repeats keys on its own.
-    pub(super) fn press(&mut self, keysym: u32) -> Option<Vec<KeyAction>> {
+    pub(crate) fn press(&mut self, keysym: u32) -> Option<Vec<KeyAction>> {
         if LOCKS.contains(&keysym) || self.held.contains_key(&keysym) {
             return Some(Vec::new());
         }
@@ -102,7 +102,7 @@ impl Keyboard {
     }
 
     /// Returns the actions that release the key that was pressed for `keysym`.
-    pub(super) fn release(&mut self, keysym: u32) -> Vec<KeyAction> {
+    pub(crate) fn release(&mut self, keysym: u32) -> Vec<KeyAction> {
         let key = self.held.remove(&keysym).or_else(|| {
             // The key was pressed for another of its keysyms: Shift has changed since then.
             let (key, _) = self.layout.find_key(keysym)?;
@@ -115,12 +115,12 @@ impl Keyboard {
     }
 
     /// Returns the actions that release all keys.
-    pub(super) fn release_all(&mut self) -> Vec<KeyAction> {
+    pub(crate) fn release_all(&mut self) -> Vec<KeyAction> {
         std::mem::take(&mut self.held).into_values().map(|key| KeyAction::Key(key, false)).collect()
     }
 
     /// Returns the actions that remove the keysyms of all bound keys.
-    pub(super) fn unbind_all(&mut self) -> Vec<KeyAction> {
+    pub(crate) fn unbind_all(&mut self) -> Vec<KeyAction> {
         std::mem::take(&mut self.bound).into_iter().map(|(key, _)| KeyAction::Bind(key, NONE)).collect()
     }
 
