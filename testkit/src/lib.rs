@@ -1,6 +1,8 @@
-//! Test support: a virtual clock, two peers in one process, conformance suites, and skipped tests.
+//! Test support: a virtual clock, two peers in one process, conformance suites, a Wayland desktop, and skipped tests.
 
 pub mod clock;
+pub mod desktop;
+pub mod gnome;
 pub mod heartbeats;
 pub mod joint;
 pub mod partner;

@@ -6,7 +6,7 @@
 //!
 //! | function | kind | meaning | the test counts as |
 //! |---|---|---|---|
-//! | [`has_program`] | `package` | a Debian package is missing | skipped; failed with `CI=true` where packages can be installed |
+//! | [`has_program`], [`has_file`], [`has_any`] | `package` | a Debian package is missing | skipped; failed with `CI=true` where packages can be installed |
 //! | [`until_vm`] | `vm` | the virtual machine has it | run again there, and counted there alone |
 //! | [`here`] | `machine` | no package and no virtual machine has it | skipped |
 
@@ -18,6 +18,26 @@ use std::path::Path;
 pub fn has_program(program: &str, package: &str) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&paths).any(|directory| directory.join(program).is_file());
+    if !found {
+        record("package", package);
+    }
+    found
+}
+
+/// Checks that `file` exists. If not, records that this test needs the Debian package `package`.
+pub fn has_file(file: &str, package: &str) -> bool {
+    let found = Path::new(file).exists();
+    if !found {
+        record("package", package);
+    }
+    found
+}
+
+/// Checks that `file` exists below a directory of the architecture in `directory`. If not, records that this test needs the Debian
+/// package `package`.
+pub fn has_any(directory: &str, file: &str, package: &str) -> bool {
+    let found = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let found = found.into_iter().any(|entry| entry.path().join(file).exists());
     if !found {
         record("package", package);
     }

@@ -612,8 +612,8 @@ fn goes_on_after_gaps(rig: &Rig<'_>) {
     agree(&run, &sent, promises);
 }
 
-/// The checkpoint of a sink half holds all its memory. A joint runs in no worker and is never killed alone, so
-/// it is not tested.
+/// The checkpoint of a sink half holds all its memory. A joint of several flows runs in no worker
+/// and is never killed alone, so it is not tested.
 fn restores_a_checkpoint(rig: &Rig<'_>) {
     if rig.lanes > 1 {
         return;

@@ -268,9 +268,9 @@ fn check(source_class: &str, sink_class: &str, pattern: &[u8]) {
 }
 
 /// Classes that need a kernel device, a screen, a daemon or a client; `crates/devices`, `disk.rs`, `iscsi.rs` and `tests/vm` test them.
-const TESTED_ELSEWHERE: [&str; 15] = [
-    "evdev", "uinput", "hid", "spnav", "midi", "audio", "tty", "block", "nbd", "iscsi", "v4l2", "x11",
-    "window", "rfb", "fb",
+const TESTED_ELSEWHERE: [&str; 17] = [
+    "evdev", "uinput", "hid", "spnav", "midi", "audio", "tty", "block", "nbd", "iscsi", "v4l2", "pipewire",
+    "x11", "wayland", "window", "rfb", "fb",
 ];
 
 #[test]

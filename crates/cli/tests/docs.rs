@@ -20,7 +20,6 @@ mod support;
 use hardware::Hardware;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, outboard, outboard_fed};
+use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, free_port, outboard, outboard_fed};
 
 /// Pages with commands that run, from the root: files, and directories with all pages below them.
 const PAGES: &[&str] = &["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "lab/README.md", "sdk"];
@@ -334,10 +333,6 @@ fn here(line: &str, port: u16) -> String {
         Some(rest) if !is_shown => format!("outboard share --listen {own} {rest}"),
         _ => line,
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Copies a directory with the modes of its files.

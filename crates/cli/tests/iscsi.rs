@@ -4,19 +4,14 @@
 mod support;
 
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::Duration;
-use support::disk::{
-    BLOCK_BYTES, BLOCKS, Checker, Client, Connection, check_beside_killed_sessions,
-    check_beside_killed_workers, copy,
+use support::disk::{BLOCK_BYTES, BLOCKS, Connection, copy};
+use support::disk_server::{
+    DiskServer, check_beside_killed_sessions, check_beside_killed_workers, check_copies_from_disk,
+    check_copies_to_disk, check_restart,
 };
-use support::relay::Relay;
-use support::{Scratch, outboard, wait_until};
-use wire::formats::block::Command as Work;
+use support::{Scratch, free_port, outboard, wait_until};
 
-const DISK_BYTES: usize = 24 << 20;
 const TARGET: &str = "iqn.2026-11.test:disk";
 
 /// Returns whether the programs of these tests are installed.
@@ -25,22 +20,19 @@ fn has_programs() -> bool {
 }
 
 /// A running tgtd with one target, which has a controller as its unit 0 and a file as its unit 1.
-struct Server {
+struct Tgtd {
     child: Child,
     port: u16,
     /// The socket for tgtadm.
     control: String,
 }
 
-impl Server {
-    fn start(scratch: &Scratch, file: &str) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        Server::start_at(scratch, port, file)
+impl Tgtd {
+    fn start(scratch: &Scratch, file: &str) -> Tgtd {
+        Tgtd::start_at(scratch, free_port(), file)
     }
 
-    fn start_at(scratch: &Scratch, port: u16, file: &str) -> Server {
+    fn start_at(scratch: &Scratch, port: u16, file: &str) -> Tgtd {
         let control = scratch.path("tgt");
         let child = Command::new("tgtd")
             .args(["--foreground", "--control-port", "0", "--iscsi", &format!("portal=127.0.0.1:{port}")])
@@ -50,7 +42,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let server = Server { child, port, control };
+        let server = Tgtd { child, port, control };
         wait_until("tgtd runs", || server.run(&["--op", "show", "--mode", "sys"]).status.success());
         server.admin(&["--op", "new", "--mode", "target", "--tid", "1", "-T", TARGET]);
         server.admin(&["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", file]);
@@ -71,14 +63,15 @@ impl Server {
         let done = self.run(words);
         assert!(done.status.success(), "tgtadm {words:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
+}
 
-    fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+impl DiskServer for Tgtd {
+    fn port(&self) -> u16 {
+        self.port
     }
 
-    /// The disk as a device.
-    fn disk(&self) -> String {
-        format!("iscsi://{}/{TARGET}/1", self.address())
+    fn disk_at(&self, address: &str) -> String {
+        format!("iscsi://{address}/{TARGET}/1")
     }
 
     fn stop(&mut self) {
@@ -87,7 +80,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Tgtd {
     fn drop(&mut self) {
         self.stop();
     }
@@ -102,39 +95,17 @@ fn small_disk(scratch: &Scratch) -> String {
 
 #[test]
 fn a_copy_is_equal_over_any_number_of_sessions() {
-    if !has_programs() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let (disk, content) = scratch.noise("disk", DISK_BYTES);
-    let server = Server::start(&scratch, &disk);
-    for sessions in ["auto", "1", "5"] {
-        let connection = Connection::start(&scratch, &server.disk(), sessions);
-        let output = scratch.path("out");
-        copy(&connection.uri(), &output);
-        assert!(std::fs::read(&output).unwrap() == content, "sessions={sessions}: the copy differs");
-        if let Ok(number) = sessions.parse::<usize>() {
-            wait_until("the sessions", || connection.sessions(server.port) == number);
-        }
-        connection.stop().done();
+    if has_programs() {
+        let scratch = Scratch::new();
+        check_copies_from_disk(&scratch, |file| Tgtd::start(&scratch, file));
     }
 }
 
 #[test]
 fn a_copy_to_the_disk_is_equal() {
-    if !has_programs() {
-        return;
-    }
-    let scratch = Scratch::new();
-    let (input, content) = scratch.noise("in", DISK_BYTES);
-    let disk = scratch.path("disk");
-    for sessions in ["3", "auto"] {
-        std::fs::write(&disk, vec![1; DISK_BYTES]).unwrap();
-        let server = Server::start(&scratch, &disk);
-        let connection = Connection::start(&scratch, &server.disk(), sessions);
-        copy(&input, &connection.uri());
-        drop(connection);
-        assert!(std::fs::read(&disk).unwrap() == content, "sessions={sessions}: the disk differs");
+    if has_programs() {
+        let scratch = Scratch::new();
+        check_copies_to_disk(&scratch, |file| Tgtd::start(&scratch, file));
     }
 }
 
@@ -148,7 +119,7 @@ fn other_clients_read_and_write_the_disk() {
     }
     let scratch = Scratch::new();
     let (disk, content) = scratch.noise("disk", 4 << 20);
-    let server = Server::start(&scratch, &disk);
+    let server = Tgtd::start(&scratch, &disk);
     let connection = Connection::start(&scratch, &server.disk(), "2");
     let info = Command::new("nbdinfo").arg(connection.uri()).output().unwrap();
     let text = String::from_utf8_lossy(&info.stdout);
@@ -172,7 +143,7 @@ fn a_read_only_disk_is_offered_as_one() {
     }
     let scratch = Scratch::new();
     let (disk, content) = scratch.noise("disk", 1 << 20);
-    let server = Server::start(&scratch, &disk);
+    let server = Tgtd::start(&scratch, &disk);
     server.admin(&[
         "--op",
         "update",
@@ -200,7 +171,7 @@ fn a_target_that_cannot_be_used_is_explained() {
         return;
     }
     let scratch = Scratch::new();
-    let server = Server::start(&scratch, &small_disk(&scratch));
+    let server = Tgtd::start(&scratch, &small_disk(&scratch));
     let refused = |from: &str, code: i32, says: &[&str]| {
         let node = format!("nbd:{}", scratch.path("refused.sock"));
         outboard(&["connect", from, &node]).refused(code, says);
@@ -223,50 +194,28 @@ fn a_target_that_cannot_be_used_is_explained() {
 
 #[test]
 fn no_write_is_lost_torn_or_overtaken_when_sessions_are_killed() {
-    if !has_programs() {
-        return;
+    if has_programs() {
+        let scratch = Scratch::new();
+        let disk = small_disk(&scratch);
+        let server = Tgtd::start(&scratch, &disk);
+        check_beside_killed_sessions(&scratch, &server).compare(&std::fs::read(&disk).unwrap());
     }
-    let scratch = Scratch::new();
-    let disk = small_disk(&scratch);
-    let (server, relay) = (Server::start(&scratch, &disk), Relay::default());
-    let address = relay.start(&server.address());
-    let connection = Connection::start(&scratch, &format!("iscsi://{address}/{TARGET}/1"), "4");
-    let mut checker = Checker::new(&connection.socket, 23);
-    check_beside_killed_sessions(&mut checker, &relay);
-    checker.compare(&std::fs::read(&disk).unwrap());
-    connection.stop().done();
 }
 
 #[test]
 fn requests_wait_for_a_target_that_restarts() {
-    if !has_programs() {
-        return;
+    if has_programs() {
+        let scratch = Scratch::new();
+        check_restart(&scratch, |port, file| Tgtd::start_at(&scratch, port, file));
     }
-    let scratch = Scratch::new();
-    let (disk, content) = scratch.noise("disk", 1 << 20);
-    let mut server = Server::start(&scratch, &disk);
-    let connection = Connection::start(&scratch, &server.disk(), "2");
-    let mut client = Client::new(UnixStream::connect(&connection.socket).unwrap());
-    client.ask(Work::Read, 0, 4, &[]);
-    assert!(client.reply().3 == content[..4 * BLOCK_BYTES]);
-    server.stop();
-    client.ask(Work::Read, 8, 4, &[]);
-    // The client notices the loss, and finds nobody.
-    thread::sleep(Duration::from_millis(500));
-    let _server = Server::start_at(&scratch, server.port, &disk);
-    assert!(client.reply().3 == content[8 * BLOCK_BYTES..12 * BLOCK_BYTES]);
-    let ended = connection.stop().done();
-    assert!(ended.text().contains("is lost"), "{ended:?}");
 }
 
 #[test]
 fn killed_workers_of_both_hosts_lose_no_write() {
-    if !has_programs() {
-        return;
+    if has_programs() {
+        let scratch = Scratch::new();
+        let disk = small_disk(&scratch);
+        let server = Tgtd::start(&scratch, &disk);
+        check_beside_killed_workers(&scratch, &server).compare(&std::fs::read(&disk).unwrap());
     }
-    let scratch = Scratch::new();
-    let disk = small_disk(&scratch);
-    let server = Server::start(&scratch, &disk);
-    let checker = check_beside_killed_workers(&scratch, &format!("{},sessions=3", server.disk()));
-    checker.compare(&std::fs::read(&disk).unwrap());
 }

@@ -190,6 +190,25 @@ fn two_devices_are_joined_into_one_file() {
 }
 
 #[test]
+fn a_joined_flow_keeps_the_pipeline_of_its_device() {
+    let scratch = Scratch::new();
+    let device = |size: usize| format!("pattern:rate=300,size={size},count=100");
+    let (mut x, at_x) = Service::share(&device(32), &["--name", "x", "--via", "compress(level=3)"]);
+    let (mut y, at_y) = Service::share(&device(48), &["--name", "y", "--via", "compress(level=3)"]);
+    let (from_x, from_y) = (format!("{at_x}/x"), format!("{at_y}/y"));
+    let paths = ["x", "y"].map(|name| scratch.path(name));
+    let [into_x, into_y] = paths.each_ref().map(|path| format!("file:{path},frame=container"));
+    let joined = ["--via", "y:(null), synchronize(apart=true)", "--as", &into_x, "--as", &into_y];
+    outboard(&[&["attach", &from_x, &from_y], &joined[..]].concat()).done();
+    let pipelines = [&mut x, &mut y].map(|share| share.wait("attached")["pipelines"][0].to_string());
+    let has = pipelines.each_ref().map(|text| (text.contains("synchronize"), text.contains("compress")));
+    assert_eq!(has, [(true, true), (true, false)], "{pipelines:?}");
+    for (path, size) in paths.iter().zip([32, 48]) {
+        assert!(numbers(path).into_iter().eq((0..100).map(|number| (size, number))));
+    }
+}
+
+#[test]
 fn separate_flows_are_written_to_separate_files() {
     const COUNT: u64 = 100;
     let scratch = Scratch::new();

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::driven::{Driven, hello};
-use support::{PATIENCE, Scratch, command, end, noise, outboard, outboard_fed, terminate};
+use support::{PATIENCE, Scratch, command, end, free_port, noise, outboard, outboard_fed, terminate};
 use wire::module::MODULE_FRAME_BYTES_MAX;
 use wire::{Container, ModuleFrame, ModuleKey};
 
@@ -29,11 +29,6 @@ fn fifos<const N: usize>(scratch: &Scratch, names: [&str; N]) -> [String; N] {
 fn start(line: &str) -> Child {
     let words: Vec<_> = line.split(' ').collect();
     command(&words).spawn().unwrap_or_else(|error| panic!("{line}: {error}"))
-}
-
-/// Returns a free port.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn containers(bodies: &[&[u8]]) -> Vec<u8> {

@@ -5,11 +5,11 @@ mod support;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 use support::users::User;
-use support::{Ended, Scratch, Service, command, end, outboard, wait_until, workers_of};
+use support::{Ended, Scratch, Service, command, end, free_port, outboard, wait_until, workers_of};
 
 /// Shares two devices of one host, `one` and `two`. Returns what `attach` needs to use them.
 fn two_devices(device: &str) -> ([Service; 2], [String; 2]) {
@@ -31,11 +31,6 @@ fn spawn(arguments: &[&str]) -> std::process::Child {
         shown.push_str(&String::from_utf8_lossy(&bytes[..count]));
     }
     child
-}
-
-/// A port of loopback that nobody uses.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Attaches a device, which is refused with these words.
@@ -126,10 +121,13 @@ fn a_link_of_another_program_is_not_taken() {
     outboard(&["connect", "exec:cat", &format!("pty:{path}")]).refused(2, &[&path, "another program"]);
     // Without its terminal it is stale.
     let stale = fs::read_link(&path).unwrap();
+    let made = || fs::symlink_metadata(&path).and_then(|link| link.modified()).ok();
+    let stale_made = made();
     drop((device, slave));
     wait_until("the terminal ends", || !stale.exists());
     let using = Service::start(&["connect", "exec:cat", &format!("pty:{path}")]);
-    wait_until("a new link", || fs::read_link(&path).is_ok_and(|to| to.exists()));
+    // The terminal of another test may have the number of the stale one by now.
+    wait_until("a new link", || made().is_some_and(|made| Some(made) != stale_made));
     assert_eq!(using.stop(), Some(0));
     // So is a link that is older than the terminal of this number.
     let next = terminal(&scratch.path("next"));

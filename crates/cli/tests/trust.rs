@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::users::{User, paired};
-use support::{PATIENCE, Service, end, wait_until, workers_of};
+use support::{PATIENCE, Service, end, free_port, wait_until, workers_of};
 
 /// Waits for more than `messages` messages and returns the statistics of the sink; all arrived once and in order.
 #[track_caller]
@@ -346,7 +346,7 @@ fn the_log_contains_no_secret() {
         command.spawn().unwrap()
     };
     let sealed = |user: &User| format!("via = 'encrypt'\nkey_file = '{}'\n", user.0.path("flow.key"));
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let device = format!("file:{}", a.0.path("in"));
     let share =
         run(&a, format!("[[share]]\ndevice = '{device}'\nlisten = '127.0.0.1:{port}'\n{}", sealed(&a)));

@@ -1,8 +1,6 @@
-//! Disks of servers: `outboard connect` to a local socket, a client of it, and a checker of its writes.
+//! Disks: `outboard connect` to a local socket, a client of it, and a checker of its writes.
 
-use super::relay::Relay;
-use super::{Ended, Scratch, Service, command, end, terminate, wait_until, workers_of};
-use rustix::process::{Pid, Signal, kill_process};
+use super::{Ended, Scratch, command, end, terminate, wait_until};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -200,39 +198,4 @@ fn check(data: &[u8], content: &[u32], first: usize) {
         assert_eq!(found, *number, "block {}: an older or a newer write", first + index);
         assert!(block == number.to_le_bytes().repeat(BLOCK_BYTES / 4), "block {} is torn", first + index);
     }
-}
-
-/// Runs the checker while `relay` cuts sessions: 600 requests, or 10,000 with `OUTBOARD_SCOPE=large`.
-pub(crate) fn check_beside_killed_sessions(checker: &mut Checker, relay: &Relay) {
-    let is_long = std::env::var("OUTBOARD_SCOPE").is_ok_and(|scope| scope == "large");
-    let (kills, requests) = if is_long { (200, 50) } else { (5, 120) };
-    for count in [1, 2, usize::MAX, 1, 3].into_iter().cycle().take(kills) {
-        checker.run(requests / 2);
-        relay.cut(count);
-        checker.run(requests / 2);
-    }
-    println!("{} requests, {kills} times sessions killed", kills * requests);
-    checker.settle();
-}
-
-/// Shares the disk at `device`, an address with options, and attaches it. Returns the checker after it ran while the workers of
-/// both hosts were killed.
-pub(crate) fn check_beside_killed_workers(scratch: &Scratch, device: &str) -> Checker {
-    let (share, address) = Service::share(device, &["--name", "disk"]);
-    let socket = scratch.path("disk.sock");
-    let from = format!("{address}/disk");
-    let mut attach = Service::start(&["attach", &from, "--as", &format!("nbd:{socket}")]);
-    attach.wait("attached");
-    let mut services = [share, attach];
-    let mut checker = Checker::new(&socket, 42);
-    for number in 0..4 {
-        checker.run(40);
-        let service = &mut services[number % 2];
-        let worker = *workers_of(&service.child).first().expect("a worker");
-        kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
-        checker.run(40);
-        service.wait("worker");
-    }
-    checker.settle();
-    checker
 }

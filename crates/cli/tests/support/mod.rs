@@ -2,16 +2,20 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod disk;
+pub(crate) mod disk_server;
 pub(crate) mod display;
 pub(crate) mod driven;
+pub(crate) mod pipewire;
 pub(crate) mod relay;
 pub(crate) mod schema;
+pub(crate) mod screen;
 pub(crate) mod users;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,6 +57,11 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Returns a port of loopback that nobody uses.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Returns pseudo-random bytes (xorshift).
