@@ -1,17 +1,10 @@
 //! Messages of a malicious peer for both halves of `screen`: whole ones of the honest half, cut or changed ones, pictures of a film
-//! with any place, mask and VP8, and control messages. The input is a list of steps: a byte for the kind, a byte for the length in
-//! units of 4 bytes, and that many bytes.
+//! with any place, mask and VP8, and control messages. The input is a list of steps.
 #![no_main]
 
-use contract::{Body, Format, Message, Outbox, Port, Site, Stage, Time};
 use libfuzzer_sys::fuzz_target;
-use pipeline::{Origin, Pipeline};
-use stages::PAIRS;
-use std::time::Duration;
+use outboard_fuzz::{Halves, change, size_of, steps};
 use wire::formats::video::{Geometry, Header, Kind, PixelFormat};
-
-/// Sizes of the screens.
-const SIZES: [(u32, u32); 4] = [(16, 16), (33, 17), (64, 48), (1, 1)];
 
 /// A picture of the film with these bytes behind the headers of the screen and of a key picture.
 fn film(screen: Geometry, (width, height): (u32, u32), content: &[u8]) -> Vec<u8> {
@@ -32,41 +25,18 @@ fn film(screen: Geometry, (width, height): (u32, u32), content: &[u8]) -> Vec<u8
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(pipeline) = Pipeline::parse("screen", PAIRS, Origin::Peer) else { return };
-    let used = &pipeline.pairs()[0];
-    let half = |is_source| {
-        let made = match is_source {
-            true => used.pair.source(&used.options, &Format::Video, &Site::default()),
-            false => used.pair.sink(&used.options, &Format::Video, &Site::default()),
-        };
-        made.expect("both halves exist in a build with the feature `media`")
-    };
-    let (mut source, mut sink): (Box<dyn Stage>, Box<dyn Stage>) = (half(true), half(false));
-    let (mut now, mut steps, mut sequence) = (Time::from_millis(1000), bytes, 0u8);
-    while let [kind, length, rest @ ..] = steps {
-        let (content, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
-        steps = rest;
-        now = now.after(Duration::from_millis(u64::from(kind >> 5) * 11));
-        let size = SIZES[usize::from(kind >> 3) % SIZES.len()];
+    let (mut halves, mut sequence) = (Halves::new("screen"), 0u8);
+    for (kind, content) in steps(bytes) {
+        let size = size_of(kind);
         let screen = Geometry::new(PixelFormat::Bgrx32, size.0, size.1).expect("a possible size");
-        let mut out = Outbox::default();
         match kind % 8 {
-            // A screen of the honest half, with one byte of a message changed.
+            // A screen of the honest half, as it is or with one byte of each message changed.
             0 | 1 => {
-                let mut pixels = vec![content.first().copied().unwrap_or(90); screen.bytes()];
-                pixels.iter_mut().zip(content).for_each(|(pixel, byte)| *pixel = *byte);
-                let mut picture = Body::from(pixels);
-                picture.push_front(&Header::frame(screen).emit());
-                let mut made = Outbox::default();
-                let _ = source.handle(Port::MAIN, Message::new(now, picture), now, &mut made);
-                for (port, message) in made.messages {
-                    let mut coded = message.body.into_bytes().to_vec();
-                    if let ([at, by, ..], 1) = (content, kind % 8) {
-                        let at = usize::from(*at) % coded.len();
-                        coded[at] ^= by;
-                    }
-                    let _ = sink.handle(port, Message::new(now, coded), now, &mut out);
+                let mut messages = halves.honest(screen, content);
+                if kind % 8 == 1 {
+                    messages.iter_mut().for_each(|message| change(message, content));
                 }
+                halves.step(kind, messages, None);
             }
             // The begin of a screen, and pieces of a film on it.
             2..=4 => {
@@ -78,24 +48,11 @@ fuzz_target!(|bytes: &[u8]| {
                 let mut coded = vec![coding, sequence & 0x7f];
                 coded.extend(body);
                 sequence = sequence.wrapping_add(1);
-                let _ = sink.handle(Port::MAIN, Message::new(now, coded), now, &mut out);
+                halves.step(kind, Some(coded), None);
             }
-            5 | 6 => {
-                let _ = sink.handle(Port::MAIN, Message::new(now, content.to_vec()), now, &mut out);
-            }
-            _ => {
-                let _ = source.handle_control(content, now, &mut out);
-                let _ = sink.handle_control(content, now, &mut out);
-            }
+            5 | 6 => halves.step(kind, Some(content.to_vec()), None),
+            _ => halves.step(kind, None, Some(content)),
         }
-        for half in [&mut source, &mut sink] {
-            if half.poll_timeout().is_some_and(|at| at <= now) {
-                let _ = half.handle_timeout(now, &mut out);
-            }
-        }
-        let largest = out.messages.iter().map(|(_, message)| message.body.len()).max().unwrap_or(0);
-        assert!(largest <= wire::BODY_BYTES_MAX, "a body of {largest} bytes");
     }
-    let _ = source.handle_end(Port::MAIN, now, &mut Outbox::default());
-    let _ = sink.handle_end(Port::MAIN, now, &mut Outbox::default());
+    halves.end();
 });
