@@ -47,6 +47,14 @@ impl Lab {
         in_namespace(&self.namespace(host), act)
     }
 
+    /// Returns the bytes that have left a host.
+    pub(crate) fn sent_bytes(&self, host: &str) -> Result<f64, Failure> {
+        let status = self.ask(&["status"])?;
+        let line = status.lines().find(|line| line.starts_with(&format!("from {host}: sent=")));
+        let bytes = line.and_then(|line| line.split("bytes=").nth(1)?.split(' ').next()?.parse().ok());
+        bytes.ok_or_else(|| format!("netlab reports no sent bytes: {status}").into())
+    }
+
     fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.netlab);
         command.args([verb, "--name", &self.name]);

@@ -6,10 +6,12 @@
 mod attacks;
 mod auto;
 mod bare;
+mod camera;
 mod chaos;
 mod chapter6;
 mod compose;
 mod congestion;
+mod conversation;
 mod devices;
 mod display;
 mod encode;
@@ -28,6 +30,7 @@ mod multiplex;
 mod ours;
 mod pairs;
 mod partner;
+mod pipewire;
 mod plot;
 mod processes;
 mod programs;
@@ -106,10 +109,12 @@ enum Experiment {
     Batching(ChapterSetting),
     /// The value of faster parts: predictions of `outboard whatif` beside the truth (clocks other than 1 need root)
     Vose(vose::VoseSetting),
-    /// A VNC viewer over a thin network: response to keys and clicks, beside TigerVNC's server
+    /// A viewer over a thin network: response to keys and clicks, beside TigerVNC and xpra
     Viewer(viewer::ViewerSetting),
     /// A camera over thin and lossy links, beside ffmpeg with the same codec (needs root)
     Encode(encode::EncodeSetting),
+    /// Camera, microphone and speaker between two hosts over a thin link, beside a rival (needs root)
+    Conversation(conversation::ConversationSetting),
     /// One-way time of a message over loopback TCP, beside a bare ping-pong
     Latency(SizedSetting),
     /// Throughput of 1 MB messages over TCP and UDP, beside bare sockets
@@ -226,6 +231,7 @@ impl Experiment {
             | Experiment::Attacks(_)
             | Experiment::Idle(_)
             | Experiment::Encode(_)
+            | Experiment::Conversation(_)
             | Experiment::Viewer(_)
             | Experiment::Block(_)
             | Experiment::Vose(_) => true,
@@ -281,6 +287,7 @@ fn measure(experiment: &Experiment) -> Result<Value, Failure> {
         Experiment::Viewer(setting) => viewer::run(setting)?,
         Experiment::Vose(setting) => vose::run(setting)?,
         Experiment::Encode(setting) => encode::run(setting)?,
+        Experiment::Conversation(setting) => conversation::run(setting)?,
         Experiment::Latency(setting) => latency::run(setting)?,
         Experiment::Flood(setting) => flood::run(setting)?,
         Experiment::TraceCost(setting) => trace_cost::run(setting)?,

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW: Duration = Duration::from_secs(1);
 /// The longest time until descriptors and processes of a fault are closed.
 const CLOSED: Duration = Duration::from_secs(5);
+/// Longest time until a session that fell back twice to another transport tries the first one again.
+const FALLEN_BACK: Duration = Duration::from_secs(20);
 /// The hosts' reason for a message that a killed worker may have delivered.
 const IN_DOUBT: &str = "in doubt when the worker ended";
 /// A terminated host exits within ten seconds.
@@ -182,7 +184,10 @@ fn run_case(
 /// out.
 fn check_open(storm: &mut Storm, before: &[OpenCounts; 2], outcome: &mut Outcome) {
     let begun = Instant::now();
-    let patience = if outcome.loses_the_store { KEEP + CLOSED } else { CLOSED };
+    let mut patience = if outcome.loses_the_store { KEEP + CLOSED } else { CLOSED };
+    if storm.has_fallen_back() {
+        patience = patience.max(FALLEN_BACK);
+    }
     for (host, before) in Host::BOTH.into_iter().zip(before) {
         let mut more = storm.open_counts(host).more_than(before);
         while !more.is_empty() && begun.elapsed() < patience {
@@ -242,7 +247,8 @@ pub(crate) fn run(setting: &ChaosSetting) -> Result<Value, Failure> {
             let _ = fs::remove_dir_all(&directory);
         } else {
             progress(&format!(
-                "BROKEN; logs: {}; repeat with: outboard-bench chaos --seed {seed} --seconds {}",
+                "BROKEN: {}; logs: {}; repeat with: outboard-bench chaos --seed {seed} --seconds {}",
+                outcome.broken.join("; "),
                 directory.display(),
                 setting.seconds
             ));

@@ -270,21 +270,36 @@ impl Storm {
         Ok(Instant::now())
     }
 
-    /// Restores the first pipelines of all flows. Returns the refusals.
+    /// Restores the first pipelines of all flows. Returns the refusals. A change waits for the messages before it, which a small
+    /// store or window delays: like a user, this asks again.
     pub(super) fn restore_pipelines(&mut self) -> Result<Vec<String>, Failure> {
         self.collect_answers();
         let mut refused = Vec::new();
         for (device, flow) in self.flows.clone().iter().enumerate() {
             for (back, via) in [false, true].into_iter().zip(&flow.via) {
                 let Some(via) = via else { continue };
-                self.request(device, back, Host::Application, via)?;
-                let answer = self.requests.pop().map(JoinHandle::join);
-                if let Some(Ok(Err(problem))) = answer {
-                    refused.push(format!("{}: `{via}` is not restored: {problem}", name(device)));
+                let begun = Instant::now();
+                loop {
+                    self.request(device, back, Host::Application, via)?;
+                    let answer = self.requests.pop().map(JoinHandle::join);
+                    let Some(Ok(Err(problem))) = answer else { break };
+                    let is_slow = ["no answer for", "is under way"].iter().any(|text| problem.contains(text));
+                    if !is_slow || begun.elapsed() > ANSWER {
+                        refused.push(format!("{}: `{via}` is not restored: {problem}", name(device)));
+                        break;
+                    }
+                    thread::sleep(Duration::from_millis(500));
                 }
             }
         }
         Ok(refused)
+    }
+
+    /// Returns whether a session uses a transport that is not its first one.
+    pub(super) fn has_fallen_back(&mut self) -> bool {
+        let events = self.hosts.log(Host::Application, self.begun);
+        let count = |name: &str| events.iter().filter(|event| event.contains(name)).count();
+        count("fallback-started") > count("fallback-ended")
     }
 
     /// Counts the open processes and descriptors of a host.

@@ -1,37 +1,27 @@
 //! A camera of 640x480 at 30 pictures a second over thin and lossy links: through Outboard with its default for cameras, beside
 //! ffmpeg with the same codec over RTP.
 //!
-//! Host a has the camera, a program that shows a film (`camera.py`); host b has the viewer (`viewer.py`). Both note each picture
+//! Host a has the camera, a program that shows a film ([`camera`]); host b has the viewer (`viewer.py`). Both note each picture
 //! with its time, so that delay and gaps are those of the programs. ffmpeg sends the same film at the rate that Outboard used, and
 //! its receiver writes raw pictures. Its picture quality is that of the encoder alone, without a network: behind a lossy one its
 //! pictures break.
 
+use crate::camera::{self, HEIGHT, PICTURE_BYTES, RATE_HZ, WIDTH, log, pictures};
 use crate::display::{Program, is_installed};
 use crate::lab::Lab;
 use crate::measure::percentile;
 use crate::processes::{cpu_seconds, with_descendants};
-use crate::programs::{beside, progress, run as run_program};
+use crate::programs::{Scratch, beside, has_video_codec, progress, run as run_program};
 use crate::setting::Failure;
 use clap::Args;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const WIDTH: usize = 640;
-const HEIGHT: usize = 480;
-const RATE_HZ: f64 = 30.0;
-/// A picture in planes of 4:2:0.
-const PICTURE_BYTES: usize = WIDTH * HEIGHT * 3 / 2;
-/// Pictures of the film, which repeats.
-const FILM_PICTURES: usize = 240;
-/// The film: a window moves over a fractal of fine texture, with the noise of a sensor.
-const FRACTAL: &str = "mandelbrot=size=1280x960:rate=1:maxiter=300:start_scale=0.6:end_scale=0.6";
-const WINDOW: &str =
-    "fps=30,crop=640:480:x='320+150*sin(t*0.9)':y='240+120*sin(t*1.3)',noise=alls=3:allf=t,format=yuv420p";
 /// Time after the first picture that is not measured: the link is measured in it.
 const SETTLING: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,9 +32,7 @@ const RTP_PORT: u16 = 5004;
 /// A gap counts as a freeze above this.
 const FREEZE_MS: f64 = 100.0;
 
-const CAMERA: &str = include_str!("camera.py");
 const VIEWER: &str = include_str!("viewer.py");
-const MODULE: &str = include_str!("../../../sdk/python/outboard_module.py");
 
 /// Required commands and their packages.
 const NEEDED: [(&str, &str); 2] = [("ffmpeg", "ffmpeg"), ("python3", "python3")];
@@ -86,35 +74,6 @@ struct Seen {
     cpu_share: f64,
 }
 
-/// A directory that is removed with the value.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Scratch, Failure> {
-        let path = std::env::temp_dir().join(format!("outboard-bench-encode-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Scratch(path))
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Returns the pictures of a file in YUV4MPEG2.
-fn pictures(path: &str) -> Result<Vec<Vec<u8>>, Failure> {
-    let bytes = fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    let start = bytes.iter().position(|byte| *byte == b'\n').ok_or("the film is empty")? + 1;
-    let each = b"FRAME\n".len() + PICTURE_BYTES;
-    Ok(bytes[start..].chunks_exact(each).map(|picture| picture[b"FRAME\n".len()..].to_vec()).collect())
-}
-
 /// The sum of the squares of all differences.
 fn square_error(one: &[u8], other: &[u8]) -> u64 {
     one.iter().zip(other).map(|(one, other)| u64::from(one.abs_diff(*other)).pow(2)).sum()
@@ -124,24 +83,6 @@ fn square_error(one: &[u8], other: &[u8]) -> u64 {
 fn psnr_db(squares: u64, pictures: usize) -> f64 {
     let mean = squares as f64 / (pictures * PICTURE_BYTES).max(1) as f64;
     10.0 * (255.0 * 255.0 / mean.max(1e-9)).log10()
-}
-
-/// Reads the lines of a log: two numbers each.
-fn log(path: &str) -> Vec<(u64, u64)> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let line = |line: &str| {
-        let (one, other) = line.split_once(' ')?;
-        Some((one.parse().ok()?, other.parse().ok()?))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// Returns the bytes that left host a.
-fn sent_bytes(lab: &Lab) -> Result<f64, Failure> {
-    let status = lab.ask(&["status"])?;
-    let line = status.lines().find(|line| line.starts_with("from a: sent="));
-    let bytes = line.and_then(|line| line.split("bytes=").nth(1)?.split(' ').next()?.parse().ok());
-    bytes.ok_or_else(|| format!("netlab reports no sent bytes: {status}").into())
 }
 
 fn gaps_ms(arrivals_ns: &[u64]) -> Vec<f64> {
@@ -168,10 +109,8 @@ fn outboard(
     for old in [&camera_log, &viewer_log, &out] {
         let _ = fs::remove_file(old);
     }
-    let directory = scratch.0.display();
-    let device = format!(
-        "exec:exec python3 {directory}/camera.py {directory} {directory}/film.y4m {camera_log},frame=declared"
-    );
+    let directory = scratch.path("");
+    let device = camera::device(scratch, &camera_log);
     let mut share = lab.program("a", &outboard);
     share.env("XDG_STATE_HOME", scratch.path("a"));
     share.args(["share", &device, "--name", "cam", "--insecure", "--via", &setting.via]);
@@ -195,13 +134,15 @@ fn outboard(
         .into_iter()
         .flat_map(|program| with_descendants(program.id()))
         // A worker has another name, but the same program.
-        .filter(|process| fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|file| file.ends_with("outboard")))
+        .filter(|process| {
+            fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|file| file.ends_with("outboard"))
+        })
         .collect();
-    let (bytes, cpu, from) = (sent_bytes(lab)?, cpu_seconds(&processes), Instant::now());
+    let (bytes, cpu, from) = (lab.sent_bytes("a")?, cpu_seconds(&processes), Instant::now());
     let first = log(&viewer_log).last().map_or(0, |(_, arrived)| *arrived);
     thread::sleep(Duration::from_secs(setting.seconds));
     let seconds = from.elapsed().as_secs_f64();
-    let rate_bits = (sent_bytes(lab)? - bytes) * 8.0 / seconds;
+    let rate_bits = (lab.sent_bytes("a")? - bytes) * 8.0 / seconds;
     let cpu_share = (cpu_seconds(&processes) - cpu) / seconds;
     drop((attach, share));
     let (made, seen) = (log(&camera_log), log(&viewer_log));
@@ -239,7 +180,7 @@ fn delay_ns(text: &str) -> Result<f64, Failure> {
 }
 
 /// ffmpeg's words for libvpx at a rate: realtime, one pass, a constant rate.
-fn codec(rate_bits: f64) -> Vec<String> {
+pub(crate) fn codec(rate_bits: f64) -> Vec<String> {
     let rate = format!("{rate_bits:.0}");
     let words = format!(
         "-c:v libvpx -deadline realtime -cpu-used 8 -lag-in-frames 0 -error-resilient 1 -auto-alt-ref 0 -g 120 \
@@ -298,11 +239,11 @@ fn ffmpeg(
     // ffmpeg reads the beginning of the stream before it shows any of it.
     thread::sleep(SETTLING * 2);
     let processes: Vec<u32> = [sender.id(), receiver.id()].into_iter().flat_map(with_descendants).collect();
-    let (bytes, cpu, from) = (sent_bytes(lab)?, cpu_seconds(&processes), Instant::now());
+    let (bytes, cpu, from) = (lab.sent_bytes("a")?, cpu_seconds(&processes), Instant::now());
     let first = sys::clock::boot_ns();
     thread::sleep(Duration::from_secs(setting.seconds));
     let seconds = from.elapsed().as_secs_f64();
-    let sent = (sent_bytes(lab)? - bytes) * 8.0 / seconds;
+    let sent = (lab.sent_bytes("a")? - bytes) * 8.0 / seconds;
     let cpu_share = (cpu_seconds(&processes) - cpu) / seconds;
     drop(sender);
     for process in with_descendants(receiver.id()).into_iter().rev() {
@@ -321,27 +262,6 @@ fn ffmpeg(
         rate_bits: sent,
         cpu_share,
     })
-}
-
-/// Makes the film and writes the programs.
-fn prepare(scratch: &Scratch) -> Result<Vec<Vec<u8>>, Failure> {
-    let (still, film) = (scratch.path("still.png"), scratch.path("film.y4m"));
-    let count = FILM_PICTURES.to_string();
-    run_program("ffmpeg", &["-v", "error", "-y", "-f", "lavfi", "-i", FRACTAL, "-frames:v", "1", &still])?;
-    let moving = ["-v", "error", "-y", "-loop", "1", "-i", &still, "-vf", WINDOW, "-frames:v", &count];
-    run_program("ffmpeg", &[&moving[..], &["-f", "yuv4mpegpipe", &film]].concat())?;
-    for (name, program) in [("camera.py", CAMERA), ("viewer.py", VIEWER), ("outboard_module.py", MODULE)] {
-        fs::write(scratch.path(name), program)?;
-    }
-    pictures(&film)
-}
-
-/// Returns true if the program `outboard` beside this one has the codec.
-fn has_codec() -> Result<bool, Failure> {
-    let output = Command::new(beside("outboard")?).args(["doctor", "--json"]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let checks = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(checks.into_iter().any(|check| check["name"] == "video codec" && check["state"] == "ok"))
 }
 
 fn print_row(link: &str, program: &str, seen: &Seen) -> Value {
@@ -380,15 +300,16 @@ pub(crate) fn run(setting: &EncodeSetting) -> Result<Value, Failure> {
         progress(&format!("SKIPPED encode: there is no {command}: scripts/setup {command}:{package}"));
         return Ok(json!([]));
     }
-    if !has_codec()? {
+    if !has_video_codec()? {
         progress(
             "SKIPPED encode: the program outboard beside this one has no codec: build it with --features media",
         );
         return Ok(json!([]));
     }
     let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
-    let scratch = Scratch::new()?;
-    let film = prepare(&scratch)?;
+    let scratch = Scratch::new("encode")?;
+    let film = camera::prepare(&scratch)?;
+    fs::write(scratch.path("viewer.py"), VIEWER)?;
     println!(
         "A camera of {WIDTH}x{HEIGHT} at {RATE_HZ:.0} pictures a second for {} s over a link with {} in each direction, through\n`{}` of Outboard \
          and through ffmpeg with libvpx over RTP, which gets the rate that Outboard used. Delay: from the camera to\nthe viewer less that of the link, \

@@ -1,11 +1,13 @@
-//! An unmodified VNC viewer on one host, an X11 desktop on another, and a slow network between them: the response time to keys,
-//! clicks and moves, and its bytes, through Outboard and from TigerVNC's server.
+//! An unmodified viewer on one host, an X11 desktop on another, and a slow network between them: the response time to keys,
+//! clicks and moves, and its bytes, through Outboard, and from the servers of TigerVNC and xpra.
 //!
-//! Host a has the desktop: a window manager, a terminal and, in one part, a film. Host b has TigerVNC's viewer, full screen, on
-//! its own display. [`sight::Sight`] observes that display and injects events there. The response to a key is a change of the
-//! viewer's pixels. All servers get the same events, the same desktop and the same viewer.
+//! Host a has the desktop: a window manager, a terminal and, in one part, a film. Host b has a viewer, full screen, on
+//! its own display: xpra's for xpra's server, TigerVNC's for the others. [`sight::Sight`] observes that display and injects events
+//! there. The response to a key is a change of the viewer's pixels. All servers get the same events and the same desktop.
 
+mod original;
 mod png;
+mod server;
 mod sight;
 
 use crate::display::{Canvas, Content, Display, Program, is_installed};
@@ -14,11 +16,12 @@ use crate::measure::percentile;
 use crate::programs::{beside, progress};
 use crate::provenance::Provenance;
 use crate::setting::Failure;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use sight::{Sight, Sign};
+use server::Server;
+use sight::{EXACT_PATIENCE, Sight, Sign};
 use std::fmt::Write as _;
-use std::net::TcpStream;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,12 +38,12 @@ const TERMINAL: &str = "100x40+360+60";
 const TEXT: Rectangle = Rectangle { x: 362, y: 82, width: 600, height: 516 };
 /// An area with the window manager's background only.
 const GROUND: Rectangle = Rectangle { x: 10, y: 620, width: 330, height: 140 };
+/// No area: a wait that no change extends.
+const NOWHERE: Rectangle = Rectangle { x: 0, y: 0, width: 0, height: 0 };
 /// Side of the film, in the upper left corner.
 const FILM_SIDE: usize = 300;
-/// Addresses and ports.
+/// The address of the desktop's host.
 const HOST_A: &str = "10.77.0.1";
-const PORT: u16 = 7845;
-const VNC_PORT: u16 = 5901;
 /// A change in several steps has ended after this time without a change.
 const QUIET: Duration = Duration::from_millis(600);
 /// The pause between two acts.
@@ -63,9 +66,9 @@ pub(crate) struct ViewerSetting {
     /// Outboard's pipeline from the desktop to the viewer [default: the default of a screen]
     #[arg(long)]
     via: Option<String>,
-    /// Servers: outboard, tigervnc, or tigervnc-lossless, whose viewer refuses JPEG [default: all]
-    #[arg(long = "server", value_delimiter = ',')]
-    servers: Vec<String>,
+    /// Servers [default: all]
+    #[arg(long = "server", value_delimiter = ',', value_enum)]
+    servers: Vec<Server>,
     /// Measure only keys during the film, in a fifth of the time
     #[arg(long)]
     only_film: bool,
@@ -80,17 +83,8 @@ pub(crate) struct ViewerSetting {
     picture: Option<PathBuf>,
 }
 
-/// The servers of the viewer.
-const SERVERS: [&str; 3] = ["outboard", "tigervnc", "tigervnc-lossless"];
-
-/// Required commands and their packages.
-const NEEDED: [(&str, &str); 5] = [
-    ("Xvfb", "xvfb"),
-    ("Xtigervnc", "tigervnc-standalone-server"),
-    ("xtigervncviewer", "tigervnc-viewer"),
-    ("openbox", "openbox"),
-    ("xterm", "xterm"),
-];
+/// Commands that every server needs, and their packages.
+const NEEDED: [(&str, &str); 3] = [("Xvfb", "xvfb"), ("openbox", "openbox"), ("xterm", "xterm")];
 
 /// A repeated act with its response times and bytes.
 struct Act {
@@ -115,70 +109,30 @@ fn on_display(command: &mut Command, display: &Display) -> Result<Program, Failu
     Program::start(command.env("DISPLAY", &display.name))
 }
 
-/// Waits for a port on one of the hosts. A connection works across namespaces; `ss` would not.
-fn await_port(lab: &Lab, host: &str, address: &str, port: u16) -> Result<(), Failure> {
-    let begun = Instant::now();
-    while lab.on(host, || Ok(TcpStream::connect((address, port)).is_err()))? {
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("no program listens at {address}:{port} on host {host}").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+/// Starts a window manager that shows every window on the whole display.
+fn manage_full_screen(display: &Display) -> Result<Program, Failure> {
+    let file = std::env::temp_dir().join(format!("outboard-viewer-{}.xml", std::process::id()));
+    fs::write(&file, include_str!("full-screen.xml"))?;
+    let started = display.manage(Command::new("openbox").arg("--config-file").arg(&file));
+    fs::remove_file(&file)?;
+    started
 }
 
 impl<'a> Desk<'a> {
-    fn set_up(lab: &'a Lab, server: &str, via: Option<&str>) -> Result<Desk<'a>, Failure> {
-        let mut programs = Vec::new();
-        let size = format!("{WIDTH}x{HEIGHT}");
-        let (desktop, address, port) = match server {
-            "tigervnc" | "tigervnc-lossless" => {
-                let desktop = Display::start(|name| {
-                    let mut command = lab.program("a", "Xtigervnc");
-                    command.args([
-                        name,
-                        "-depth",
-                        "24",
-                        "-SecurityTypes",
-                        "None",
-                        "-noreset",
-                        "-nolisten",
-                        "tcp",
-                    ]);
-                    command.args(["-geometry", &size, "-rfbport", &VNC_PORT.to_string()]);
-                    command
-                })?;
-                (desktop, HOST_A, VNC_PORT)
-            }
-            _ => {
-                let desktop = Display::headless(WIDTH as usize, HEIGHT as usize)?;
-                let outboard = beside("outboard")?.display().to_string();
-                let mut share = lab.program("a", &outboard);
-                share.args(["share", &format!("x11:{}", desktop.name), "--name", "desk", "--insecure"]);
-                share.args(["--listen", &format!("tcp://{HOST_A}:{PORT}")]);
-                share.args(via.map(|via| ["--via", via]).into_iter().flatten());
-                programs.push(Program::start(&mut share)?);
-                await_port(lab, "a", HOST_A, PORT)?;
-                let mut attach = lab.program("b", &outboard);
-                attach.args(["attach", &format!("tcp://{HOST_A}:{PORT}/desk"), "--insecure"]);
-                programs.push(Program::start(attach.args(["--as", &format!("rfb:{VNC_PORT}")]))?);
-                (desktop, "127.0.0.1", VNC_PORT)
-            }
-        };
-        programs.push(desktop.manage(&mut Command::new("openbox"))?);
+    fn set_up(lab: &'a Lab, server: Server, via: Option<&str>) -> Result<Desk<'a>, Failure> {
+        let name = server.name();
+        let mut served = server.start(lab, via)?;
+        let mut programs = std::mem::take(&mut served.programs);
+        programs.push(served.desktop.manage(&mut Command::new("openbox"))?);
         let mut terminal = Command::new("xterm");
         terminal.args(["-geometry", TERMINAL, "-fn", "fixed", "-e", "sh", "-c", PAGES]);
-        programs.push(on_display(&mut terminal, &desktop)?);
+        programs.push(on_display(&mut terminal, &served.desktop)?);
         let shown = Display::headless(WIDTH as usize, HEIGHT as usize)?;
-        programs.push(shown.manage(&mut Command::new("openbox"))?);
-        await_port(lab, "b", address, port)?;
-        let mut viewer = lab.program("b", "xtigervncviewer");
-        viewer.args(["-FullScreen", "-RemoteResize=0", "-AlertOnFatalError=0", "-ReconnectOnError=0"]);
-        if server == "tigervnc-lossless" {
-            viewer.arg("-NoJPEG=1");
-        }
-        programs.push(on_display(viewer.arg(format!("{address}::{port}")), &shown)?);
-        let mut sight = Sight::new(&shown.name)?;
+        programs.push(manage_full_screen(&shown)?);
+        served.await_port(lab)?;
+        programs.push(on_display(&mut served.viewer, &shown)?);
+        let desktop = served.desktop;
+        let mut sight = Sight::new(&shown.name, &desktop.name)?;
         let begun = Instant::now();
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
         // Nearly white is enough: TigerVNC's server may lose quality.
@@ -186,7 +140,7 @@ impl<'a> Desk<'a> {
             let ended = programs.iter_mut().find_map(Program::end);
             if ended.is_some() || begun.elapsed() > PATIENCE {
                 let why = ended.unwrap_or_else(|| "all programs run".into());
-                return Err(format!("{server}: the viewer shows no terminal: {why}").into());
+                return Err(format!("{name}: the viewer shows no terminal: {why}").into());
             }
             sight.rest(QUIET, &whole())?;
         }
@@ -194,7 +148,7 @@ impl<'a> Desk<'a> {
         sight.rest(QUIET, &whole())?;
         sight
             .time(&press(0x78), Sign::Pixel(TEXT))
-            .map_err(|error| format!("{server}: no key reaches the terminal: {error}"))?;
+            .map_err(|error| format!("{name}: no key reaches the terminal: {error}"))?;
         sight.rest(QUIET, &whole())?;
         Ok(Desk { lab, desktop, sight, _programs: programs, _shown: shown })
     }
@@ -225,8 +179,7 @@ impl<'a> Desk<'a> {
                 self.sight.act(&undo)?;
                 self.sight.rest(QUIET, &GROUND)?;
             }
-            let place = Rectangle { x: 0, y: 0, width: 0, height: 0 };
-            self.sight.rest(PAUSE, &place)?;
+            self.sight.rest(PAUSE, &NOWHERE)?;
         }
         let bytes = (self.sent()? - before) / count.max(1) as f64;
         Ok(Act { name, times, bytes })
@@ -273,6 +226,19 @@ impl<'a> Desk<'a> {
         Ok(Act { name: "a film, until a place in it changes again", times, bytes })
     }
 
+    /// Measures the time until the text with a new letter has the desktop's own pixels.
+    fn type_exact(&mut self, count: usize) -> Result<Act, Failure> {
+        let before = self.sent()?;
+        let mut times = Vec::new();
+        for number in 0..count {
+            let time = self.sight.time_until_exact(&echo(number).0, &TEXT)?;
+            times.push(time.map_or(f64::INFINITY, |time| time.as_secs_f64() * 1e3));
+            self.sight.rest(PAUSE, &NOWHERE)?;
+        }
+        let bytes = (self.sent()? - before) / count.max(1) as f64;
+        Ok(Act { name: "a key while a film plays, until the text is exact", times, bytes })
+    }
+
     /// Measures keys during a film, and the film.
     fn type_beside_film(&mut self, keys: usize) -> Result<Vec<Act>, Failure> {
         let (x, y) = (TEXT.x + 200, TEXT.y + 200);
@@ -293,7 +259,7 @@ impl<'a> Desk<'a> {
             });
             thread::sleep(Duration::from_secs(3));
             let act = self.measure("a key while a film plays", keys, echo, nothing);
-            let acts = act.and_then(|act| Ok(vec![act, self.watch_film(keys)?]));
+            let acts = act.and_then(|act| Ok(vec![act, self.type_exact(keys)?, self.watch_film(keys)?]));
             stop.store(true, Ordering::Relaxed);
             painter.join().map_err(|_| "a thread panicked")??;
             acts
@@ -326,12 +292,20 @@ fn click(x: u32, y: u32, which: u16) -> [Event; 3] {
     [0, which, 0].map(|buttons| Event::Pointer { x, y, buttons })
 }
 
+/// Formats a time in milliseconds.
+fn shown(time: f64) -> String {
+    match time.is_finite() {
+        true => format!("{time:.0}"),
+        false => format!("> {}", EXACT_PATIENCE.as_millis()),
+    }
+}
+
 /// Formats the acts of all servers side by side.
-fn table(servers: &[(String, Vec<Act>)]) -> String {
+fn table(servers: &[(Server, Vec<Act>)]) -> String {
     let mut text = String::from("| ");
-    for (name, _) in servers {
+    for (server, _) in servers {
         // Writing to a string cannot fail.
-        let _ = write!(text, "| {name}: p50, ms | p90, ms | bytes each ");
+        let _ = write!(text, "| {}: p50, ms | p90, ms | bytes each ", server.name());
     }
     text += "|\n|---";
     text += &"|---:|---:|---:".repeat(servers.len());
@@ -341,7 +315,7 @@ fn table(servers: &[(String, Vec<Act>)]) -> String {
         let _ = write!(text, "| {} ", act.name);
         for act in servers.iter().filter_map(|(_, acts)| acts.get(number)) {
             let [p50, p90] = [0.5, 0.9].map(|share| percentile(&act.times, share));
-            let _ = write!(text, "| {p50:.0} | {p90:.0} | {:.0} ", act.bytes);
+            let _ = write!(text, "| {} | {} | {:.0} ", shown(p50), shown(p90), act.bytes);
         }
         text += "|\n";
     }
@@ -349,19 +323,33 @@ fn table(servers: &[(String, Vec<Act>)]) -> String {
 }
 
 /// Formats the page.
-fn page(setting: &ViewerSetting, provenance: &Provenance, table: &str) -> String {
+fn page(setting: &ViewerSetting, provenance: &Provenance, servers: &[(Server, Vec<Act>)]) -> String {
     let picture = setting.picture.as_deref().and_then(Path::file_name);
     let picture = picture.map_or(String::new(), |name| {
         format!("![Outboard's desktop in the viewer]({})\n\n", name.to_string_lossy())
     });
-    let via =
-        setting.via.as_ref().map_or("the default pipeline".into(), |via| format!("the pipeline `{via}`"));
+    let items = servers.iter().map(|(server, _)| {
+        format!("- **{}**: {}\n", server.name(), server.description(setting.via.as_deref()))
+    });
     include_str!("page.md")
         .replace("{LINK}", &setting.link.join(" "))
-        .replace("{VIA}", &via)
+        .replace("{SERVERS}", &items.collect::<String>())
         .replace("{PROVENANCE}", &provenance.to_string())
         .replace("{PICTURE}", &picture)
-        .replace("{TABLE}", table)
+        .replace("{TABLE}", &table(servers))
+}
+
+/// Returns the servers to measure: those that the setting names, and of these the ones that can run here.
+fn chosen(setting: &ViewerSetting) -> Vec<Server> {
+    let wanted = |server: &Server| setting.servers.is_empty() || setting.servers.contains(server);
+    let can_run = |server: &Server| match server.missing() {
+        Some(what) => {
+            progress(&format!("SKIPPED viewer, {}: {what}", server.name()));
+            false
+        }
+        None => true,
+    };
+    Server::value_variants().iter().copied().filter(wanted).filter(can_run).collect()
 }
 
 /// Runs `viewer`.
@@ -378,32 +366,28 @@ pub(crate) fn run(setting: &ViewerSetting) -> Result<Value, Failure> {
     let netlab = setting.netlab.clone().map_or_else(|| beside("netlab"), Ok)?;
     let link: Vec<&str> = setting.link.iter().map(String::as_str).collect();
     let mut servers = Vec::new();
-    for server in SERVERS {
-        if !setting.servers.is_empty() && !setting.servers.iter().any(|only| only == server) {
-            continue;
-        }
-        progress(&format!("viewer, {server}"));
+    for server in chosen(setting) {
+        progress(&format!("viewer, {}", server.name()));
         let lab = Lab::up(&netlab, &link)?;
         let mut desk = Desk::set_up(&lab, server, setting.via.as_deref())?;
         let mut acts = if setting.only_film { Vec::new() } else { desk.work(setting.keys)? };
         acts.extend(desk.type_beside_film(setting.keys)?);
-        if let (Some(file), "outboard") = (&setting.picture, server) {
-            std::fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
+        if let (Some(file), Server::Outboard) = (&setting.picture, server) {
+            fs::write(file, png::encode(desk.sight.width as u32, &desk.sight.pixels)?)
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
-        servers.push((server.to_string(), acts));
+        servers.push((server, acts));
     }
-    let text = table(&servers);
-    print!("{text}");
+    print!("{}", table(&servers));
     if let Some(file) = &setting.page {
-        std::fs::write(file, page(setting, &provenance, &text))
+        fs::write(file, page(setting, &provenance, &servers))
             .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
     let rows = servers.iter().flat_map(|(server, acts)| {
         acts.iter().map(move |act| {
             let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|share| percentile(&act.times, share));
             json!({
-                "experiment": "viewer", "params": {"server": server, "act": act.name, "bytes": act.bytes, "p90": p90},
+                "experiment": "viewer", "params": {"server": server.name(), "act": act.name, "bytes": act.bytes, "p90": p90},
                 "unit": "ms", "ours": act.times.iter().sum::<f64>() / act.times.len().max(1) as f64,
                 "bare": null, "paper": null, "runs": act.times.len(), "p50": p50, "p99": p99,
             })

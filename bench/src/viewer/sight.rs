@@ -1,5 +1,6 @@
 //! Observes the viewer's display and injects keys and pointer events there.
 
+use super::original::Original;
 use crate::display::PIXEL_BYTES;
 use crate::setting::Failure;
 use contract::{
@@ -14,12 +15,15 @@ use wire::formats::viewer::Event;
 
 /// The longest wait for a sign.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest wait for the pixels of the original: a server may refine them late or never.
+pub(super) const EXACT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// An observer of a display.
 pub(super) struct Sight {
     partner: Box<dyn Partner>,
     flows: [FlowKey; 2],
     poller: Poller,
+    original: Original,
     pub(super) width: usize,
     pub(super) pixels: Vec<u8>,
 }
@@ -43,8 +47,8 @@ pub(super) enum Sign {
 }
 
 impl Sight {
-    /// Connects to a display.
-    pub(super) fn new(display: &str) -> Result<Sight, Failure> {
+    /// Connects to a display that shows another one, `original`.
+    pub(super) fn new(display: &str, original: &str) -> Result<Sight, Failure> {
         let spec = registry::device_spec(&format!("x11:{display},rate=0,delay=0ms"), Role::Device)?;
         let class = registry::device_class(&spec.class).ok_or("there is no such device")?;
         let mut partner = class.partner(class.open(&spec, Role::Device, None)?)?;
@@ -53,7 +57,8 @@ impl Sight {
             partner.open(&template, &Attributes::default())
         };
         let flows = [open(Direction::Out, Format::Video)?, open(Direction::In, Format::Viewer)?];
-        Ok(Sight { partner, flows, poller: Poller::new()?, width: 0, pixels: Vec::new() })
+        let original = Original::open(original)?;
+        Ok(Sight { partner, flows, poller: Poller::new()?, original, width: 0, pixels: Vec::new() })
     }
 
     /// Returns blue, green and red of an observed pixel.
@@ -140,6 +145,25 @@ impl Sight {
             }
         }
         Ok(())
+    }
+
+    /// Injects events and waits until an area changes and then equals that of the original. Returns the time; `None` if it does not
+    /// within [`EXACT_PATIENCE`].
+    pub(super) fn time_until_exact(
+        &mut self,
+        events: &[Event],
+        place: &Rectangle,
+    ) -> Result<Option<Duration>, Failure> {
+        let begun = Instant::now();
+        self.act(events)?;
+        while begun.elapsed() < EXACT_PATIENCE {
+            let is_changed = self.look(begun + EXACT_PATIENCE, place)?.pixels;
+            let at = begun.elapsed();
+            if is_changed && self.original.equals(&self.pixels, self.width, place)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 
     /// Injects events and waits for their sign. Returns the response time.

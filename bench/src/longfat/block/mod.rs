@@ -256,8 +256,9 @@ pub(crate) fn run(setting: &BlockSetting) -> Result<Value, Failure> {
                 rows.push(measure(hosts, protocol, setting, network)?);
             }
         }
+        let Some(fio) = protocol.fio else { return Ok((rows, (String::new(), Value::Null))) };
         progress("block: requests on one host");
-        Ok((rows, requests::study(hosts, setting)?))
+        Ok((rows, requests::study(hosts, setting, protocol, fio)?))
     })?;
     print!("{}", report::text(setting, protocol, &rows, &requests));
     if let Some(directory) = &setting.svg {

@@ -21,7 +21,9 @@ pub(super) struct Protocol {
 }
 
 /// All protocols.
-pub(super) const PROTOCOLS: &[Protocol] = &[Protocol {
+pub(super) const PROTOCOLS: &[Protocol] = &[NBD, ISCSI];
+
+const NBD: Protocol = Protocol {
     name: "nbd",
     port: 10809,
     server: &[
@@ -44,7 +46,41 @@ pub(super) const PROTOCOLS: &[Protocol] = &[Protocol {
         "libnbd-bin",
     )),
     fio: Some("nbd://{host}:{port}/"),
-}];
+};
+
+/// The disk is tgt's backing store `null`, the virtual disk of the thesis: nothing stores it, and it has a size of its own.
+const ISCSI: Protocol = Protocol {
+    name: "iscsi",
+    port: 3260,
+    server: &["tgtd", "--foreground", "--control-port", "0", "--iscsi", "portal={host}:{port}"],
+    package: "tgt",
+    setup: &[
+        &[
+            TGTADM,
+            "--lld=iscsi",
+            "--op=new",
+            "--mode=target",
+            "--tid=1",
+            "--targetname=iqn.2026-11.bench:disk",
+        ],
+        &[
+            TGTADM,
+            "--lld=iscsi",
+            "--op=new",
+            "--mode=logicalunit",
+            "--tid=1",
+            "--lun=1",
+            "--bstype=null",
+            "--backing-store=null",
+        ],
+        &[TGTADM, "--lld=iscsi", "--op=bind", "--mode=target", "--tid=1", "--initiator-address=ALL"],
+    ],
+    device: "iscsi://{host}:{port}/iqn.2026-11.bench:disk/1,sessions={sessions}",
+    copy: None,
+    fio: None,
+};
+
+const TGTADM: &str = "tgtadm";
 
 /// The content of a disk.
 #[derive(Debug, Clone, Copy)]

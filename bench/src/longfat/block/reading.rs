@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use wire::formats::block::Command as DiskCommand;
 use wire::nbd::{Asked, ClientNegotiation, ClientStep, REPLY_BYTES, Reply, Request};
 
-/// The read of the thesis.
-const READ_BYTES: u64 = 10_000_000;
+/// The read of the thesis, 10 MB, in whole sectors.
+const READ_BYTES: u64 = 10_000_384;
 /// The longest request of the NBD clients that a kernel makes of such a read: table 2.1.
 const REQUEST_BYTES: u32 = 1 << 20;
 /// The size of the disk. Nothing stores it.

@@ -82,12 +82,16 @@ fn second(hosts: &Hosts, first: u16) -> Result<Running, Failure> {
     Ok(server)
 }
 
-/// Measures all loads. Returns the table and the figures.
-pub(super) fn study(hosts: &Hosts, setting: &BlockSetting) -> Result<(String, Value), Failure> {
-    let protocol = Protocol::named("nbd")?;
+/// Measures all loads on a server that fio reads at this address. Returns the table and the figures.
+pub(super) fn study(
+    hosts: &Hosts,
+    setting: &BlockSetting,
+    protocol: &Protocol,
+    address: &str,
+) -> Result<(String, Value), Failure> {
     let lasts = Duration::from_secs_f64(setting.seconds);
     let values = |sessions| Values { host: HERE, disk: Disk::Memory, size_bytes: DISK_BYTES, sessions };
-    let direct = protocol.fill(protocol.fio.unwrap_or_default(), values("1"));
+    let direct = protocol.fill(address, values("1"));
     let mut text = String::from(
         "| load | bare TCP, requests/s | nbdkit | nbdkit and nbdkit | Outboard, 1 session | Outboard, auto | 1 session: of nbdkit twice |\n\
          |---|---|---|---|---|---|---|\n",

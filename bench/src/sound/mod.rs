@@ -1,10 +1,14 @@
 //! Speech over a network that loses packets: plain samples with silence for a loss, `buffer(play)`, which conceals losses, and
 //! `opus`, which also repeats. Virtual time, so every run is the same.
 //!
-//! A second table has the delay that a pipeline adds to that of a network: on a quiet one, and after 10 s of jitter.
+//! A second table has the delay that a pipeline adds to that of a network: on a quiet one, and after 10 s of jitter; [`cost`] has the
+//! processor time of the pairs; [`programs`] has whole programs, beside PipeWire's own RTP.
 //!
 //! Scores: the segmental signal-to-noise ratio, computed here; and, if Python has the packages `pesq` and `visqol-python`, PESQ
 //! (ITU-T P.862.2) and ViSQOL ("ViSQOL v3: An open source production ready objective speech and audio metric" (2020)).
+
+mod cost;
+mod programs;
 
 use crate::setting::Failure;
 use clap::Args;
@@ -27,7 +31,7 @@ const STARTED: Time = Time::from_millis(1000);
 const FEEDBACK: Duration = Duration::from_millis(250);
 /// The segments of the signal-to-noise ratio, in frames.
 const SEGMENT: usize = 960;
-const SCORE: &str = include_str!("sound/score.py");
+const SCORE: &str = include_str!("score.py");
 const TEXT: &str = "The birch canoe slid on the smooth planks. Glue the sheet to the dark blue background. \
     It is easy to tell the depth of a well. These days a chicken leg is a rare dish. Rice is often served in round bowls.";
 
@@ -43,6 +47,15 @@ pub(crate) struct SoundSetting {
     /// Python with the packages `pesq` and `visqol-python`
     #[arg(long, default_value = "python3")]
     python: PathBuf,
+    /// Measure only the processor time of the pairs
+    #[arg(long)]
+    cost: bool,
+    /// Measure only whole programs
+    #[arg(long)]
+    programs: bool,
+    /// The program `netlab` [default: beside this one]
+    #[arg(long)]
+    netlab: Option<PathBuf>,
     /// Seed of the losses
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -58,18 +71,22 @@ struct Loss {
     has_jitter: bool,
 }
 
-const LOSSES: [Loss; 3] = [
+const LOSSES: [Loss; 4] = [
+    Loss { name: "no loss", share_ppm: 0, has_bursts: false, has_jitter: false },
     Loss { name: "1 %", share_ppm: 10_000, has_bursts: false, has_jitter: false },
     Loss { name: "5 %", share_ppm: 50_000, has_bursts: false, has_jitter: false },
     Loss { name: "200 ms in 3 s", share_ppm: 0, has_bursts: true, has_jitter: false },
 ];
 /// The default of the class `audio`.
 const DEFAULT: &str = "resample | buffer(play, delay=auto) | opus(when=needed)";
-const PIPELINES: [&str; 4] = [
+/// The same, once the network loses packets.
+const DEFAULT_WITH_LOSS: &str = "resample | buffer(play, delay=auto) | opus";
+const PIPELINES: [&str; 5] = [
     "null",
     "buffer(play, delay=40ms)",
     "buffer(play, delay=40ms) | opus",
     "buffer(play, delay=40ms) | opus(kbits=64)",
+    DEFAULT,
 ];
 const DELAYED: [&str; 3] =
     ["resample | buffer(play, delay=auto)", "buffer(play, delay=auto) | opus", DEFAULT];
@@ -253,7 +270,8 @@ fn segmental_snr_db(sent: &[f32], heard: &[f32]) -> f64 {
     ratios.iter().sum::<f64>() / ratios.len().max(1) as f64
 }
 
-fn write_wav(path: &Path, samples: &[f32]) -> Result<(), Failure> {
+/// Writes samples of one channel at 48 kHz as a WAV file.
+pub(crate) fn write_wav(path: &Path, samples: &[f32]) -> Result<(), Failure> {
     let data = encode(SampleFormat::S16, samples);
     let length = data.len() as u32;
     let mut bytes = Vec::new();
@@ -270,8 +288,11 @@ fn write_wav(path: &Path, samples: &[f32]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }
 
+/// PESQ and ViSQOL.
+type Scored = [f64; 2];
+
 /// PESQ and ViSQOL of two files, if Python has both.
-fn scores(python: &Path, sent: &Path, heard: &Path) -> Option<[f64; 2]> {
+fn scores(python: &Path, sent: &Path, heard: &Path) -> Option<Scored> {
     let output =
         Command::new(python).args(["-c", SCORE]).args([sent, heard]).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -320,14 +341,10 @@ fn delays(speech: &[f32], seed: u64) -> Result<Vec<Value>, Failure> {
     Ok(rows)
 }
 
-/// Runs `sound`.
-pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
-    let speech = setting.speech()?;
-    let scratch = std::env::temp_dir().join(format!("outboard-sound-{}", std::process::id()));
-    let directory = setting.wav.clone().unwrap_or(scratch.clone());
-    std::fs::create_dir_all(&directory)?;
+/// Prints the scores of pipelines, in virtual time.
+fn pairs(setting: &SoundSetting, speech: &[f32], directory: &Path) -> Result<Vec<Value>, Failure> {
     let sent = directory.join("sent.wav");
-    write_wav(&sent, &speech)?;
+    write_wav(&sent, speech)?;
     println!(
         "{:.1} s of speech, one channel, quanta of 5 ms, a network of 20 ms; seed {}. `null` plays silence for a loss. Segmental",
         speech.len() as f64 / f64::from(SPEC.rate_hz),
@@ -338,18 +355,17 @@ pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
     );
     println!("| loss | pipeline | kbit/s | packets lost | segmental SNR | PESQ | ViSQOL |");
     println!("|---|---|---|---|---|---|---|");
-    let (mut rows, mut has_scores) = (Vec::new(), true);
+    let mut rows = Vec::new();
     for loss in &LOSSES {
         for text in PIPELINES {
-            let heard = send(&speech, text, loss, setting.seed)?;
+            let heard = send(speech, text, loss, setting.seed)?;
             let file = directory.join(format!("{}-{}.wav", loss.share_ppm / 10_000, rows.len()));
             write_wav(&file, &heard.samples)?;
             let seconds = speech.len() as f64 / f64::from(SPEC.rate_hz);
             let kbits = heard.bytes as f64 * 8.0 / 1000.0 / seconds;
             let lost = heard.packets[1] as f64 / heard.packets[0].max(1) as f64 * 100.0;
-            let snr = segmental_snr_db(&speech, &heard.samples);
+            let snr = segmental_snr_db(speech, &heard.samples);
             let scored = scores(&setting.python, &sent, &file);
-            has_scores &= scored.is_some();
             let score = |index: usize| scored.map_or("–".into(), |scores| format!("{:.2}", scores[index]));
             println!(
                 "| {} | `{text}` | {kbits:.0} | {lost:.1} % | {snr:.1} | {} | {} |",
@@ -362,8 +378,26 @@ pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
                 "visqol": scored.map(|scores| scores[1]) }));
         }
     }
-    rows.extend(delays(&speech, setting.seed)?);
-    if !has_scores {
+    Ok(rows)
+}
+
+/// Runs `sound`.
+pub(crate) fn run(setting: &SoundSetting) -> Result<Value, Failure> {
+    let speech = setting.speech()?;
+    if setting.cost {
+        return Ok(Value::Array(cost::run(&speech)?));
+    }
+    let scratch = std::env::temp_dir().join(format!("outboard-sound-{}", std::process::id()));
+    let directory = setting.wav.clone().unwrap_or(scratch.clone());
+    std::fs::create_dir_all(&directory)?;
+    let mut rows = Vec::new();
+    if !setting.programs {
+        rows.extend(pairs(setting, &speech, &directory)?);
+        rows.extend(delays(&speech, setting.seed)?);
+        rows.extend(cost::run(&speech)?);
+    }
+    rows.extend(programs::run(setting, &directory, &speech)?);
+    if rows.iter().any(|row| row.get("pesq").is_some_and(Value::is_null)) {
         eprintln!(
             "sound: no PESQ and no ViSQOL: `{}` has not both packages: pip install pesq visqol-python",
             setting.python.display()
