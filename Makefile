@@ -71,7 +71,7 @@ install: setup
 SHARE = $(DESTDIR)$(PREFIX)/share
 LIB = $(DESTDIR)$(PREFIX)/lib
 install-program:
-	install -d $(DESTDIR)$(PREFIX)/bin $(addprefix $(LIB)/,systemd/system systemd/user sysusers.d tmpfiles.d udev/rules.d)
+	install -d $(DESTDIR)$(PREFIX)/bin $(addprefix $(LIB)/,systemd/system systemd/user sysusers.d tmpfiles.d sysctl.d udev/rules.d)
 	install -d $(addprefix $(SHARE)/,man/man1 doc/outboard bash-completion/completions fish/vendor_completions.d)
 	install -d $(DESTDIR)$(PREFIX)/$(ZSH_FUNCTIONS)
 	install $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/outboard
@@ -84,6 +84,7 @@ install-program:
 	sed 's,@bindir@,$(PREFIX)/bin,' packaging/systemd/user/outboard.service >$(LIB)/systemd/user/outboard.service
 	install -m 644 packaging/systemd/outboard.sysusers $(LIB)/sysusers.d/outboard.conf
 	install -m 644 packaging/systemd/outboard.tmpfiles $(LIB)/tmpfiles.d/outboard.conf
+	install -m 644 packaging/systemd/outboard.sysctl $(LIB)/sysctl.d/10-outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
 	install -m 644 packaging/systemd/outboard.toml $(SHARE)/doc/outboard
 	packaging/pages $(SHARE)/doc/outboard
