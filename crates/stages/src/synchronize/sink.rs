@@ -452,20 +452,23 @@ impl Stage for Sink {
 
     fn restore(&mut self, checkpoint: Body) -> StageResult {
         let mut from = CheckpointReader(checkpoint);
-        self.released = Time(from.number()?);
+        let released = Time(from.number()?);
         let (shift, has_update) = (from.number()?.cast_signed(), from.number_below(2)? == 1);
         let update = Some(Time(from.number()?)).filter(|_| has_update);
-        self.align.iter_mut().for_each(|align| (align.shift, align.last_update) = (shift, update));
+        let (mut flows, mut messages, mut bytes) = (Vec::<Flow>::new(), 0, 0);
         while !from.is_empty() {
             let flow = Flow::take(&mut from, self.flows_max, self.messages_max, &self.formats)?;
-            self.messages += flow.queue.len();
-            self.bytes += flow.queue.iter().map(|held| held.message.body.len()).sum::<usize>();
-            let is_known = self.flows.iter().any(|other| other.port == flow.port);
-            if is_known || self.messages > self.messages_max || self.bytes > HELD_BYTES_MAX {
+            messages += flow.queue.len();
+            bytes += flow.queue.iter().map(|held| held.message.body.len()).sum::<usize>();
+            let is_known = flows.iter().any(|other| other.port == flow.port);
+            if is_known || messages > self.messages_max || bytes > HELD_BYTES_MAX {
                 return Err(malformed());
             }
-            self.flows.push(flow);
+            flows.push(flow);
         }
+        // All or nothing: a refused checkpoint leaves the state whole.
+        self.align.iter_mut().for_each(|align| (align.shift, align.last_update) = (shift, update));
+        (self.released, self.flows, self.messages, self.bytes) = (released, flows, messages, bytes);
         Ok(())
     }
 

@@ -99,6 +99,22 @@ fn a_successor_releases_the_messages_that_are_held() {
 }
 
 #[test]
+fn a_refused_checkpoint_leaves_the_half_whole() {
+    // Port, horizon, arrival, lead, whether it ended, messages, repeatable; then the message.
+    let flow: &[u8] = &[0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 7];
+    let (once, twice) = ([&[0; 4][..], flow].concat(), [&[0; 4][..], flow, flow].concat());
+    let mut rig = Rig::ordering(&[]);
+    rig.sink.restore(twice.into()).unwrap_err();
+    assert_eq!(rig.sink.held(), 0);
+    for port in [0, 1] {
+        rig.sink.handle_end(Port(port), Time::from_millis(220), &mut rig.out).unwrap();
+    }
+    assert_eq!(rig.released(), []);
+    rig.sink.restore(once.into()).unwrap();
+    assert_eq!(rig.sink.held(), 1);
+}
+
+#[test]
 fn messages_leave_in_order_of_creation_across_flows() {
     let mut rig = Rig::ordering(&[("flows", "3")]);
     assert_eq!(rig.push(0, 100, 110), [(0, 100)], "an unknown flow is not awaited");
