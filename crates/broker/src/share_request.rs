@@ -1,8 +1,8 @@
 //! The request to share devices: each device, its pipelines, its permissions, and where to listen.
 
-use contract::{Description, DeviceError, Partner};
+use contract::{Description, DeviceError, Partner, Role};
 use hub::hub::HubPolicy;
-use modules::{Pipelines, TransportPlan};
+use modules::{Pipelines, TransportPlan, registry};
 use session::Limits;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,6 +35,14 @@ pub struct ShareDevice {
     pub allow: Vec<PeerKey>,
     /// Options of this transport for peers that use it; other transports run with their defaults.
     pub transport: Option<TransportPlan>,
+}
+
+impl ShareDevice {
+    /// Returns the question that opening the device asks this host's user in a dialog; `None` if it asks none.
+    pub fn question(&self) -> Option<String> {
+        let DeviceChoice::Spec(text) = &self.device else { return None };
+        registry::device_spec(text, Role::Device).ok().and_then(|spec| registry::question(&spec))
+    }
 }
 
 /// The devices to share, and the address to listen on.

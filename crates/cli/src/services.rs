@@ -4,7 +4,7 @@ use crate::arguments::{Attach, Connect, Session, Share};
 use crate::confirm::{ask, confirm_place};
 use crate::output::{Events, Failure};
 use broker::ShareWords;
-use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareRequest};
+use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareDevice, ShareRequest};
 use contract::{KindChange, ServiceError};
 use daemon::config;
 use daemon::config::{AttachWords, ConnectWords};
@@ -104,10 +104,8 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
     }
     let request = words.request()?;
     // Opening the device waits for the answer.
-    let spec = modules::registry::device_spec(&words.device, contract::Role::Device);
-    if let Some(question) = spec.ok().and_then(|spec| modules::registry::question(&spec)) {
-        events.emit(Event::Question { question });
-    }
+    let questions = request.devices.iter().filter_map(ShareDevice::question);
+    questions.for_each(|question| events.emit(Event::Question { question }));
     run_all(vec![Service::ShareOrJoin(request, Box::new(words))], &events)
 }
 

@@ -251,11 +251,18 @@ impl Sharing {
         for device in self.devices.iter_mut().filter(|device| is_due(device)) {
             let name = format!("share {}", device.words.device);
             let offered = device.words.request().and_then(|mut request| match request.devices.pop() {
-                Some(wanted) => match (&mut self.device_host, &self.running) {
-                    (Some(device_host), _) => device_host.offer_at_start(device.index, &wanted),
-                    (None, Some((orders, _))) => orders.offer(device.index, wanted),
-                    (None, None) => Ok(()),
-                },
+                Some(wanted) => {
+                    // Opening the device waits for the answer.
+                    wanted
+                        .question()
+                        .into_iter()
+                        .for_each(|question| (cx.emit)(Event::Question { question }));
+                    match (&mut self.device_host, &self.running) {
+                        (Some(device_host), _) => device_host.offer_at_start(device.index, &wanted),
+                        (None, Some((orders, _))) => orders.offer(device.index, wanted),
+                        (None, None) => Ok(()),
+                    }
+                }
                 None => Ok(()),
             });
             match offered {
