@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Answers the dialog; its argument is a word of [`Answer`].
+/// Waits for the dialog and answers it; its argument says how.
 const SCRIPT: &str = include_str!("gnome_dialog.py");
 
 /// An answer to the portal's dialog.
@@ -131,12 +131,24 @@ impl Gnome {
 
     /// Answers the next dialog of the portal. Returns the process that does it: it succeeds if there was a dialog.
     pub fn answer(&self, answer: Answer) -> Child {
-        let mut command = self.command("/usr/bin/python3");
-        let word = match answer {
+        self.watch_dialog(match answer {
             Answer::Allow => "allow",
             Answer::Look => "look",
             Answer::Cancel => "cancel",
-        };
+        })
+    }
+
+    /// Waits until the portal shows a dialog, and leaves it there.
+    ///
+    /// # Panics
+    /// If it shows none within a minute.
+    pub fn wait_for_dialog(&self) {
+        let status = self.watch_dialog("wait").wait();
+        assert!(status.is_ok_and(|status| status.success()), "no dialog");
+    }
+
+    fn watch_dialog(&self, word: &str) -> Child {
+        let mut command = self.command("/usr/bin/python3");
         command.args(["-c", SCRIPT, word]).stdout(Stdio::null()).spawn().expect("Python starts")
     }
 

@@ -1,4 +1,4 @@
-# Answers the dialog of GNOME's portal by the accessibility bus: allow, look or cancel.
+# Answers the dialog of GNOME's portal by the accessibility bus: allow, look or cancel. With `wait` it only waits for it.
 import sys
 import time
 
@@ -45,6 +45,8 @@ def dialog():
 
 
 window = until(dialog)
+if sys.argv[1] == "wait":
+    sys.exit(0)
 if sys.argv[1] == "cancel":
     find(window, "push button", "Cancel").do_action(0)
     sys.exit(0)

@@ -29,8 +29,8 @@ use sys::stop::Stop;
 const VISITORS_MAX: usize = 32;
 /// Most bytes of a request or an answer.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Timeout of the answer: opening a device may take a while.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of the answer: opening a device may take a while, and its user has a minute to answer a dialog.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The request of a second `share`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -230,6 +230,11 @@ impl JoinSocket {
         let until = Some(now().after(self.patience));
         self.visitors.insert(self.next, Visitor { stream, line: Vec::new(), until });
         self.next += 1;
+    }
+
+    /// Returns true if this visitor is still connected.
+    pub fn is_joined(&self, number: u64) -> bool {
+        self.visitors.contains_key(&number)
     }
 
     /// Answers a visitor; disconnects it if refused.

@@ -523,28 +523,90 @@ impl Shared {
     }
 }
 
+/// A device that is open, before it is offered.
+pub struct OpenDevice {
+    source: Source,
+    description: Description,
+    /// `None` if this program implements the device, or a session has it.
+    opened: Option<Box<Opened>>,
+}
+
+impl OpenDevice {
+    /// Opens a device. This may wait for the device, or for an answer of this host's user.
+    pub fn open(device: &ShareDevice) -> Result<OpenDevice, ServiceError> {
+        OpenDevice::open_left(device, None)
+    }
+
+    /// Does the same as [`OpenDevice::open`]. A device that the previous program has left open for a session is not opened
+    /// again.
+    pub(crate) fn open_left(device: &ShareDevice, left: Option<&Left>) -> Result<OpenDevice, ServiceError> {
+        let text = match &device.device {
+            DeviceChoice::Spec(text) => text,
+            DeviceChoice::Own(description, make) => {
+                let (source, description) = (Source::Own(make.clone()), description.clone());
+                return Ok(OpenDevice { source, description, opened: None });
+            }
+        };
+        let spec = registry::device_spec(text, Role::Device)?;
+        let name = offer_name(device)?;
+        let (description, opened) = match left.and_then(|left| left.device(&name, &spec)) {
+            Some(opened) => (opened.description.clone(), None),
+            None => {
+                let opened = registry::open(&spec, Role::Device, None)?;
+                (opened.description.clone(), Some(Box::new(opened)))
+            }
+        };
+        Ok(OpenDevice { source: Source::Spec(spec), description, opened })
+    }
+
+    /// Closes the device, and removes its leftovers.
+    pub(crate) fn discard(self) {
+        if let Some(opened) = self.opened {
+            registry::release(&opened);
+        }
+    }
+}
+
+/// Returns the name under which a device would be offered. Fails if another one has it.
+pub(crate) fn free_name(offers: &Offers, device: &ShareDevice) -> Result<String, ServiceError> {
+    let name = offer_name(device)?;
+    match offers.values().any(|other| other.name == name) {
+        true => Err(taken(&name)),
+        false => Ok(name),
+    }
+}
+
 /// Opens a device and offers it under this number.
+pub(crate) fn open_offer(
+    offers: &mut Offers,
+    number: u64,
+    device: &ShareDevice,
+    left: Option<&Left>,
+) -> Result<(), ServiceError> {
+    free_name(offers, device)?;
+    add_offer(offers, number, device, OpenDevice::open_left(device, left)?).map(drop)
+}
+
+/// Offers an open device under this number.
 pub fn add_offer<'a>(
     offers: &'a mut Offers,
     number: u64,
     device: &ShareDevice,
+    open: OpenDevice,
 ) -> Result<&'a Shared, ServiceError> {
-    add_offer_left(offers, number, device, None)
-}
-
-/// Does the same as [`add_offer`]. A device that the previous program has left open for a session is not opened again.
-pub(crate) fn add_offer_left<'a>(
-    offers: &'a mut Offers,
-    number: u64,
-    device: &ShareDevice,
-    left: Option<&Left>,
-) -> Result<&'a Shared, ServiceError> {
-    let name = offer_name(device)?;
-    if offers.values().any(|other| other.name == name) {
-        return Err(taken(&name));
+    let planned = free_name(offers, device).and_then(|name| {
+        let OpenDevice { description, .. } = &open;
+        Ok((plan_flows(device, &name, &description.class, &description.flows)?, name))
+    });
+    match planned {
+        Ok((plan, name)) => {
+            Ok(offers.entry(number).insert_entry(shared(device, name, open, plan)).into_mut())
+        }
+        Err(error) => {
+            open.discard();
+            Err(error)
+        }
     }
-    let opened = open_shared(device, name, left)?;
-    Ok(offers.entry(number).insert_entry(opened).into_mut())
 }
 
 /// Checks a device that is to be offered beside others with these names, as far as this is possible without opening it,
@@ -611,24 +673,16 @@ fn plan_flows(
     Ok((pipelines, hub_plan))
 }
 
-fn open_shared(device: &ShareDevice, name: String, left: Option<&Left>) -> Result<Shared, ServiceError> {
-    let (source, description, opened) = match &device.device {
-        DeviceChoice::Spec(text) => {
-            let spec = registry::device_spec(text, Role::Device)?;
-            match left.and_then(|left| left.device(&name, &spec)) {
-                Some(opened) => (Source::Spec(spec), opened.description.clone(), None),
-                None => {
-                    let opened = registry::open(&spec, Role::Device, None)?;
-                    let description = opened.description.clone();
-                    (Source::Spec(spec), description, Some(PartnerOrigin::Opened(Box::new(opened))))
-                }
-            }
-        }
-        DeviceChoice::Own(description, make) => (Source::Own(make.clone()), description.clone(), None),
-    };
-    let (pipelines, hub_plan) = plan_flows(device, &name, &description.class, &description.flows)?;
+fn shared(
+    device: &ShareDevice,
+    name: String,
+    open: OpenDevice,
+    (pipelines, hub_plan): (Pipelines, Option<HubPlan>),
+) -> Shared {
+    let OpenDevice { source, description, opened } = open;
+    let opened = opened.map(PartnerOrigin::Opened);
     let reopen_at = Time::ZERO;
-    Ok(Shared {
+    Shared {
         name,
         allow: device.allow.clone(),
         source,
@@ -649,7 +703,7 @@ fn open_shared(device: &ShareDevice, name: String, left: Option<&Left>) -> Resul
         is_moving: false,
         moved: None,
         is_hub_temporary: false,
-    })
+    }
 }
 
 /// Derives a device's name from its spec: the last part of a path, or the kind. `evdev:/dev/input/event3` becomes

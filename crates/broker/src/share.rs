@@ -10,6 +10,7 @@ mod carrier;
 mod datagrams;
 mod devices;
 mod handover;
+mod openings;
 mod orders;
 mod status;
 
@@ -19,7 +20,7 @@ use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::Left;
 use crate::join_socket::{Answer, JoinSocket, Request, Visit};
-use crate::offers::{Offers, add_offer};
+use crate::offers::{Offers, add_offer, free_name, open_offer};
 use crate::rest::{Look, REST_INTERVAL};
 use crate::share_request::ShareRequest;
 use crate::share_session::{PeerIdentity, Session};
@@ -32,6 +33,7 @@ use contract::{Role, Time};
 use flow::drain::{self, Drain};
 use hosts::quic_listener::QuicListener;
 use modules::now;
+use openings::{Opening, Openings};
 pub use orders::Orders;
 use pipeline::Edit;
 use session::features;
@@ -105,6 +107,7 @@ pub struct DeviceHost {
     orders: Orders,
     /// The socket through which other processes of this user join; `None` if it could not be created.
     join_socket: Option<JoinSocket>,
+    openings: Openings,
     /// The console; `None` if it could not be created.
     console: Option<Console>,
     tracing: Tracing,
@@ -150,7 +153,7 @@ impl DeviceHost {
             JoinSocket::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
         let mut shared = Offers::new();
         for (number, device) in (0..).zip(&request.devices) {
-            add_offer(&mut shared, number, device)?;
+            open_offer(&mut shared, number, device, None)?;
         }
         let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
         let admissions = Admissions::new(&request.limits.admission);
@@ -167,6 +170,7 @@ impl DeviceHost {
             shared,
             orders: Orders::new().map_err(|error| ServiceError::os("eventfd", error))?,
             join_socket,
+            openings: Openings::new().map_err(|error| ServiceError::os("eventfd", error))?,
             console: Console::open().ok(),
             tracing: Tracing::default(),
             greetings: VecDeque::new(),
@@ -323,6 +327,7 @@ impl DeviceHost {
         if let Some(join_socket) = &self.join_socket {
             at = at.min(join_socket.register(&mut self.poller));
         }
+        self.openings.register(&mut self.poller);
         if let Some(console) = &self.console {
             console.register(&mut self.poller);
         }
@@ -392,18 +397,27 @@ impl DeviceHost {
         }
     }
 
-    /// Offers the devices of processes that join, and withdraws them when the processes disconnect.
+    /// Opens and offers the devices of processes that join, and withdraws them when the processes disconnect.
     fn serve_joins(&mut self, emit: &mut dyn FnMut(Event)) {
         let Some(mut join_socket) = self.join_socket.take() else { return };
         for (visitor, visit) in join_socket.poll(&mut self.poller) {
             match visit {
                 Visit::Asks(request) => {
-                    let answer = self.offer(visitor, &request, emit);
-                    let answer = answer.unwrap_or_else(|error| Answer::refused(&error));
-                    join_socket.answer(visitor, &answer, &mut self.poller);
+                    if let Err(error) = self.open(visitor, &request) {
+                        join_socket.answer(visitor, &Answer::refused(&error), &mut self.poller);
+                    }
                 }
                 Visit::Over => self.withdraw(visitor, emit),
             }
+        }
+        while let Some(opening) = self.openings.next(&self.poller) {
+            let visitor = opening.visitor;
+            if !join_socket.is_joined(visitor) {
+                opening.discard();
+                continue;
+            }
+            let answer = self.offer(opening, emit).unwrap_or_else(|error| Answer::refused(&error));
+            join_socket.answer(visitor, &answer, &mut self.poller);
         }
         self.join_socket = Some(join_socket);
     }
@@ -465,12 +479,8 @@ impl DeviceHost {
         self.console = Some(console);
     }
 
-    fn offer(
-        &mut self,
-        number: u64,
-        asked: &Request,
-        emit: &mut dyn FnMut(Event),
-    ) -> Result<Answer, ServiceError> {
+    /// Begins to open the device of a process that joins.
+    fn open(&mut self, visitor: u64, asked: &Request) -> Result<(), ServiceError> {
         if !asked.words.ports.is_empty() {
             let problem = "side ports do not work through the `share` that already runs: use --listen with another port";
             return Err(ServiceError::Usage(problem.into()));
@@ -484,12 +494,18 @@ impl DeviceHost {
                 self.address
             )));
         }
-        let mut summary = String::new();
-        let mut name = String::new();
-        for device in &request.devices {
-            let offered = add_offer(&mut self.shared, number, device)?;
-            (name, summary) = (offered.name.clone(), offered.description.summary.clone());
+        for device in request.devices {
+            free_name(&self.shared, &device)?;
+            let begun = self.openings.begin(visitor, device);
+            begun.map_err(|error| ServiceError::os("starting a thread", error))?;
         }
+        Ok(())
+    }
+
+    fn offer(&mut self, opening: Opening, emit: &mut dyn FnMut(Event)) -> Result<Answer, ServiceError> {
+        let Opening { visitor, device, result } = opening;
+        let offered = add_offer(&mut self.shared, visitor, &device, result?)?;
+        let (name, summary) = (offered.name.clone(), offered.description.summary.clone());
         emit(Event::Offered { name: name.clone(), summary: summary.clone() });
         Ok(Answer::offering(name, summary))
     }

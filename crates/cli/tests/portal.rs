@@ -37,7 +37,11 @@ fn share(desktop: &Gnome, scratch: &Scratch, device: &str) -> (Service, String) 
 }
 
 fn attach(scratch: &Scratch, address: &str, application: &str) -> Service {
-    let mut command = command(&["attach", &format!("{address}/desk"), "--as", application, "--stats"]);
+    attach_device(scratch, &format!("{address}/desk"), application)
+}
+
+fn attach_device(scratch: &Scratch, device: &str, application: &str) -> Service {
+    let mut command = command(&["attach", device, "--as", application, "--stats"]);
     command.env("XDG_STATE_HOME", scratch.path("state"));
     let mut attach = Service::start_as(command);
     attach.wait("attached");
@@ -145,6 +149,30 @@ fn a_user_who_refuses_or_allows_only_pictures_is_named() {
     }
     let ended = run(on_desktop(&desktop, &scratch, &["share", "wayland:wayland-0,output=HDMI-A-1"]));
     assert!(ended.stderr.contains("omit `output`"), "{}", ended.stderr);
+}
+
+/// The desktop of a process that joins opens in the process that listens.
+#[test]
+fn a_dialog_keeps_no_peer_of_another_device_waiting() {
+    let Some(desktop) = Gnome::start() else { return };
+    let scratch = Scratch::new();
+    let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
+    let mut first = Service::start_as(on_desktop(&desktop, &scratch, &words));
+    let address = first.wait("listening")["address"].as_str().unwrap().to_string();
+    let words = ["share", "wayland:wayland-0,view=only", "--listen", &address, "--name", "desk"];
+    let mut second = Service::start_as(on_desktop(&desktop, &scratch, &words));
+    second.wait("question");
+    desktop.wait_for_dialog();
+    let mut viewer = attach_device(&scratch, &format!("{address}/pattern"), "pattern");
+    viewer.flows(1);
+    assert!(second.pending().iter().all(|event| event["event"] != "offered"));
+    is_answered(desktop.answer(Answer::Allow));
+    assert_eq!(second.wait("offered")["name"], "desk");
+    assert!(viewer.pending().iter().all(|event| event["event"] != "link-lost"));
+    let screen = Screen::new(scratch.path("screen"), 640, 480);
+    let mut desk = attach(&scratch, &address, &format!("fb:{}", screen.path));
+    desk.flows(1);
+    assert_eq!([desk.stop(), viewer.stop(), second.stop(), first.stop()], [Some(0); 4]);
 }
 
 #[test]

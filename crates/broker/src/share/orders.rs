@@ -3,7 +3,7 @@
 
 use super::DeviceHost;
 use crate::events::Event;
-use crate::offers::{self, add_offer};
+use crate::offers::{OpenDevice, add_offer, open_offer};
 use crate::share_request::ShareDevice;
 use buffers::Ring;
 use contract::ServiceError;
@@ -15,7 +15,7 @@ use sys::event::Event as Wake;
 
 /// Most orders in the queue.
 const ORDERS_MAX: usize = 256;
-/// Timeout of an order: opening a device may take a while.
+/// Timeout of an order.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// First device number for orders; smaller numbers belong to the request and to processes that joined.
 const FIRST_NUMBER: u64 = 1 << 40;
@@ -27,7 +27,7 @@ struct Order {
 }
 
 enum OrderKind {
-    Offer(Box<ShareDevice>),
+    Offer(Box<ShareDevice>, OpenDevice),
     Withdraw,
     /// Withdraw only if no peer uses the device.
     WithdrawUnused,
@@ -45,9 +45,11 @@ impl Orders {
         Ok(Orders { ring: Ring::new(ORDERS_MAX), wake: Wake::new()? })
     }
 
-    /// Offers a device under `index`, and waits until it is offered. Returns the error if it cannot be.
+    /// Opens a device on this thread and offers it under `index`, and waits until it is offered. Returns the error if it cannot
+    /// be.
     pub fn offer(&self, index: u64, device: ShareDevice) -> Result<(), ServiceError> {
-        self.give(index, OrderKind::Offer(Box::new(device)))
+        let open = OpenDevice::open(&device)?;
+        self.give(index, OrderKind::Offer(Box::new(device), open))
     }
 
     /// Withdraws the device at `index` from all its users, and waits until it is withdrawn.
@@ -82,7 +84,7 @@ impl DeviceHost {
 
     /// Offers a device before `run`, so that it is on offer when the first peer connects.
     pub fn offer_at_start(&mut self, index: u64, device: &ShareDevice) -> Result<(), ServiceError> {
-        offers::add_offer_left(&mut self.shared, FIRST_NUMBER + index, device, self.left.as_ref()).map(drop)
+        open_offer(&mut self.shared, FIRST_NUMBER + index, device, self.left.as_ref())
     }
 
     /// Executes the queued orders.
@@ -99,10 +101,12 @@ impl DeviceHost {
                     self.withdraw(number, emit);
                     Ok(())
                 }
-                OrderKind::Offer(device) => add_offer(&mut self.shared, number, &device).map(|offered| {
-                    let summary = offered.description.summary.clone();
-                    emit(Event::Offered { name: offered.name.clone(), summary });
-                }),
+                OrderKind::Offer(device, open) => {
+                    add_offer(&mut self.shared, number, &device, open).map(|offered| {
+                        let summary = offered.description.summary.clone();
+                        emit(Event::Offered { name: offered.name.clone(), summary });
+                    })
+                }
             };
             // The sender of the order may have timed out.
             let _ = answer.try_send(done);

@@ -53,7 +53,7 @@ pub(in crate::wayland) fn question(spec: &DeviceSpec) -> Option<String> {
         false => "select the monitor, allow remote interaction, and confirm",
     };
     let seconds = ASK_TIMEOUT.as_secs();
-    (!has_token)
+    (!has_token && problem(is_view_only).is_none())
         .then(|| format!("the desktop asks for your permission in a dialog: {asked} within {seconds} s"))
 }
 
@@ -81,20 +81,32 @@ fn opened(share: &Share) -> Result<OpenedShare, DeviceError> {
 
 /// Asks for a share, unless the token of an earlier one restores it.
 pub(in crate::wayland) fn open(spec: &DeviceSpec) -> Result<OpenedShare, DeviceError> {
-    let (key, mut shares) = (key(spec), lock());
-    if let Some(share) = shares.get(&key)
-        && share.ended().is_none()
-    {
-        return match share.is_used() {
+    let key = key(spec);
+    if let Some(running) = running(&key) {
+        return running;
+    }
+    // The user takes time, and peers use other shares meanwhile.
+    let share = ask(spec, key.0)?;
+    running(&key).unwrap_or_else(|| {
+        let opened = opened(&share);
+        lock().insert(key, share);
+        opened
+    })
+}
+
+/// Opens a share that is running and not used; `None` if there is none.
+fn running(key: &(Wish, String)) -> Option<Result<OpenedShare, DeviceError>> {
+    let mut shares = lock();
+    match shares.get(key) {
+        Some(share) if share.ended().is_none() => Some(match share.is_used() {
             true => Err(refused("this process shares it already".into())),
             false => opened(share),
-        };
+        }),
+        _ => {
+            shares.remove(key);
+            None
+        }
     }
-    shares.remove(&key);
-    let share = ask(spec, key.0)?;
-    let opened = opened(&share);
-    shares.insert(key, share);
-    opened
 }
 
 /// Continues a share. Asks nobody, and uses no token: the user may have ended the share just now.
