@@ -7,9 +7,9 @@
 //! A packet is the shortest frame of the codec that is not shorter than a quantum. While the sink's host reports losses, it is 10 ms
 //! at least, because the codec repeats parts of a packet in the next one (in-band FEC) only then.
 //!
-//! With `when=needed`, sound passes as it is while the network carries it ([`need`](super::need)). Coded sound is then made later by
-//! the time that a packet takes more than a quantum ([`Coder::extra`]), so that a buffer behind it need not learn it. After the
-//! change back, this time shrinks slowly.
+//! With `when=needed`, sound passes as it is while the network carries it ([`need`](super::need)). Coded sound after plain sound is
+//! made later by the time that a packet takes more than a quantum ([`Later`]), so that a buffer behind it need not learn it at once.
+//! This time shrinks slowly, until a picture of the same time is in step with the sound.
 
 use super::header::{Header, channels, rate};
 use super::need::{History, Need};
@@ -47,8 +47,27 @@ const KBITS: [[u32; 2]; 2] = [[32, 12], [96, 32]];
 const WAITING_MAX: Duration = Duration::from_millis(200);
 /// The sound in front of the first packet that the codec hears, beyond its own delay.
 const STRIDE: Duration = Duration::from_millis(20);
-/// Times that were later than their sound return by one part in this many of the elapsed time.
+/// Times that are later than their sound return by one part in this many of the elapsed time.
 const SLEW: u32 = 1000;
+
+/// A time by which creation times are later than their sound, and which shrinks.
+#[derive(Debug, Clone, Copy)]
+struct Later {
+    by: Duration,
+    since: Time,
+}
+
+impl Later {
+    const NONE: Later = Later { by: Duration::ZERO, since: Time::ZERO };
+
+    fn at(&self, now: Time) -> Duration {
+        self.by.saturating_sub(now.since(self.since) / SLEW)
+    }
+
+    fn add(&mut self, more: Duration, now: Time) {
+        *self = Later { by: self.at(now) + more, since: now };
+    }
+}
 
 pub(super) struct Source {
     /// Kilobits a second, if they are given.
@@ -56,8 +75,8 @@ pub(super) struct Source {
     /// `when=needed`.
     need: Option<Need>,
     history: History,
-    /// The time by which sound was made later at the last change to plain sound, and the time of that change.
-    later: (Duration, Time),
+    /// Of plain sound, after the last change to it.
+    later: Later,
     coder: Option<Coder>,
     loss: f64,
     /// The share of the default rate that the network carries.
@@ -82,8 +101,9 @@ struct Coder {
     next: u64,
     /// The time by which the codec delays sound.
     delay: Duration,
-    /// The time by which packets are made later.
+    /// The longest time so far that a packet takes more than a quantum.
     extra: Duration,
+    later: Later,
     /// Attributes of the newest quantum.
     attributes: contract::Attributes,
     applied: Option<(u32, u8)>,
@@ -117,6 +137,7 @@ impl Coder {
             next: sound.position,
             delay,
             extra: Duration::ZERO,
+            later: Later::NONE,
             attributes: contract::Attributes::default(),
             applied: None,
         }))
@@ -165,7 +186,7 @@ impl Coder {
     }
 
     /// Encodes one packet of `frames` frames, if they are pending.
-    fn packet(&mut self, frames: usize) -> StageResult<Option<Message>> {
+    fn packet(&mut self, frames: usize, now: Time) -> StageResult<Option<Message>> {
         let samples = frames * usize::from(self.coded.channels);
         let Some(input) = self.pending.get(..samples) else { return Ok(None) };
         let mut packet = vec![0; PACKET_BYTES];
@@ -173,7 +194,7 @@ impl Coder {
         packet.truncate(bytes.map_err(|error| codec_error("encode", error))?);
         let mut body = Body::from(packet);
         body.push_front(&Header { spec: self.coded, position: self.position as u32 }.emit());
-        let created = self.created.before(self.delay).after(self.extra);
+        let created = self.created.before(self.delay).after(self.later.at(now));
         let message = Message { created, attributes: self.attributes, body };
         self.pending.drain(..samples);
         self.position = self.position.wrapping_add(frames as u64);
@@ -190,7 +211,7 @@ impl Source {
             kbits,
             need: (options.text("when") == "needed").then(Need::new),
             history: History::default(),
-            later: (Duration::ZERO, Time::ZERO),
+            later: Later::NONE,
             coder: None,
             loss: 0.0,
             share: 1.0,
@@ -212,26 +233,20 @@ impl Source {
         out.send(port, message);
     }
 
-    /// The time by which plain sound is still later.
-    fn later(&self, now: Time) -> Duration {
-        let (later, since) = self.later;
-        later.saturating_sub(now.since(since) / SLEW)
-    }
-
     /// Sends sound as it is, after the sound that the codec still holds.
     fn uncoded(&mut self, port: Port, mut message: Message, sound: &Sound, now: Time, out: &mut Outbox) {
         if let Some(coder) = self.coder.take() {
-            self.later = (coder.extra, now);
+            self.later = coder.later;
             let held = sound.position.wrapping_sub(coder.position) as usize;
             let held = Some(held).filter(|_| coder.coded == sound.spec);
             if let Some(held) = held.and_then(|held| self.history.before(sound, held)) {
                 let frames = held.frames();
-                let created = message.created.before(duration(&sound.spec, frames)).after(coder.extra);
+                let created = message.created.before(duration(&sound.spec, frames)).after(self.later.at(now));
                 let attributes = message.attributes;
                 self.plain(port, Message { attributes, ..held.into_message(created) }, out);
             }
         }
-        message.created = message.created.after(self.later(now));
+        message.created = message.created.after(self.later.at(now));
         self.plain(port, message, out);
     }
 
@@ -262,7 +277,14 @@ impl Source {
     }
 
     /// Encodes sound.
-    fn code(&mut self, port: Port, message: Message, sound: &Sound, out: &mut Outbox) -> StageResult {
+    fn code(
+        &mut self,
+        port: Port,
+        message: Message,
+        sound: &Sound,
+        now: Time,
+        out: &mut Outbox,
+    ) -> StageResult {
         let begins = self.coder.as_ref().is_none_or(|coder| coder.from != sound.spec);
         let first = begins.then(|| self.start_coder(sound, message.created)).transpose()?;
         let sound = first.as_ref().unwrap_or(sound);
@@ -279,11 +301,13 @@ impl Source {
         let has_fec = loss >= LOSS_MIN || self.need.is_some();
         let least = if has_fec { quantum.max(FRAME_WITH_FEC) } else { quantum };
         let frame = FRAMES.into_iter().find(|frame| *frame >= least).unwrap_or(FRAMES[3]);
-        if self.need.is_some() {
-            coder.extra = coder.extra.max(coder.delay + frame.saturating_sub(quantum));
+        let extra = coder.extra.max(coder.delay + frame.saturating_sub(quantum));
+        if self.plain > 0 {
+            coder.later.add(extra - coder.extra, now);
         }
+        coder.extra = extra;
         let frames = frames_in(&coder.coded, frame);
-        while let Some(message) = coder.packet(frames)? {
+        while let Some(message) = coder.packet(frames, now)? {
             self.packets += 1;
             out.send(port, message);
         }
@@ -298,7 +322,7 @@ impl Stage for Source {
             return Ok(());
         };
         if self.need.as_ref().is_none_or(Need::is_coded) {
-            self.code(port, message, &sound, out)?;
+            self.code(port, message, &sound, now, out)?;
         } else {
             self.uncoded(port, message, &sound, now, out);
         }
@@ -328,7 +352,7 @@ impl Stage for Source {
     }
 
     /// The rest is filled with silence.
-    fn handle_end(&mut self, port: Port, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_end(&mut self, port: Port, now: Time, out: &mut Outbox) -> StageResult {
         let Some(coder) = self.coder.as_mut().filter(|coder| !coder.pending.is_empty()) else {
             return Ok(());
         };
@@ -336,7 +360,7 @@ impl Stage for Source {
         let frames = FRAMES.into_iter().map(|frame| frames_in(&coder.coded, frame));
         let frames = frames.into_iter().find(|frames| *frames >= pending).unwrap_or(pending);
         coder.pending.resize(frames * usize::from(coder.coded.channels), 0.0);
-        if let Some(message) = coder.packet(frames)? {
+        if let Some(message) = coder.packet(frames, now)? {
             self.packets += 1;
             out.send(port, message);
         }

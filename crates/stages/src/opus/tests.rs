@@ -284,6 +284,34 @@ fn sound_is_coded_while_needed_and_the_changes_leave_no_trace() {
     assert!(worst < 0.3, "noise of {worst} at {at}");
 }
 
+/// A picture of the same time is in step with the sound.
+#[test]
+fn the_times_of_coded_sound_are_exact_at_the_beginning_and_become_so_after_a_change() {
+    let quiet = Feedback { received: 94, ..Feedback::default() };
+    let lossy = Feedback { received: 90, lost: 4, ..Feedback::default() };
+    let mut changing = Changing::new(tone(&MONO, 0, 48_000));
+    let later_ns = |sent: Vec<Message>| {
+        let (mut sink, mut out) = (half(Half::Sink), Outbox::default());
+        for message in sent {
+            assert_ne!(message.body.peek_front(), Some([PLAIN]));
+            sink.handle(Port::MAIN, message, START, &mut out).unwrap();
+        }
+        let (_, last) = out.messages.back().unwrap();
+        // A codec that has heard nothing begins before the sound does: at a position below 0, of 32 bits.
+        let position = i64::from((Sound::parse(&last.body).unwrap().position as u32).cast_signed());
+        last.created.signed_since(START) - position * 1_000_000_000 / i64::from(MONO.rate_hz)
+    };
+    let beginning = later_ns(changing.send(375, &quiet));
+    assert!(beginning.abs() < 50_000, "{beginning} ns");
+    assert_eq!(changing.send(375 * 13, &quiet).last().unwrap().body.peek_front(), Some([PLAIN]));
+    changing.send(375, &lossy);
+    let change = later_ns(changing.send(37, &lossy));
+    assert!((10_000_000..15_000_000).contains(&change), "{change} ns");
+    changing.send(375 * 15, &lossy);
+    let at_last = later_ns(changing.send(37, &lossy));
+    assert!(at_last.abs() < 50_000, "{at_last} ns");
+}
+
 #[test]
 fn a_host_without_the_codec_receives_sound_as_it_is() {
     let mut changing = Changing::new(tone(&MONO, 0, 48_000));
