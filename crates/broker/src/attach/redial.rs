@@ -163,6 +163,7 @@ impl ApplicationHost {
     pub(super) fn redial(&mut self) -> Result<(), ServiceError> {
         let Some(redial) = &self.redial else {
             if now() >= self.redial_at {
+                self.choice.end_probe(&mut self.poller);
                 self.redial = Some(Redial::begin(self.search())?);
             }
             return Ok(());

@@ -70,6 +70,14 @@ impl TransportChoice {
         }
     }
 
+    /// Ends a probe in progress: a search for the host takes its place, and no later turn would.
+    pub(super) fn end_probe(&mut self, poller: &mut Poller) {
+        if let Some((stream, _)) = &mut self.probe {
+            stream.forget(poller);
+        }
+        self.probe = None;
+    }
+
     /// Registers the probe with the poller; returns the time of the next step.
     pub(super) fn register(&self, poller: &mut Poller) -> Time {
         match (&self.probe, self.probe_at) {
