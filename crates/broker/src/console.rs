@@ -463,23 +463,54 @@ pub fn ask(console: &Path, operation: &Operation) -> io::Result<Answer> {
     ask_within(console, operation, PATIENCE)
 }
 
+/// Does the same as [`ask`] for a request that takes long; fails after `patience`. Calls `wait` after each [`PATIENCE`] without an
+/// answer.
+pub fn ask_patiently(
+    console: &Path,
+    operation: &Operation,
+    patience: Duration,
+    wait: &mut dyn FnMut(),
+) -> io::Result<Answer> {
+    let stream = UnixStream::connect(console)?;
+    let step = PATIENCE.min(patience);
+    stream.set_read_timeout(Some(step))?;
+    stream.set_write_timeout(Some(step))?;
+    let mut steps_left = patience.as_millis().div_ceil(step.as_millis().max(1));
+    let is_over = || {
+        steps_left -= 1;
+        if steps_left > 0 {
+            wait();
+        }
+        steps_left == 0
+    };
+    exchange(stream, operation, patience, is_over)
+}
+
 fn ask_within(console: &Path, operation: &Operation, patience: Duration) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect(console)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    ask_patiently(console, operation, patience, &mut || {})
+}
+
+/// Sends a request and reads the answer. A read that times out is repeated until `is_over`.
+fn exchange(
+    mut stream: UnixStream,
+    operation: &Operation,
+    patience: Duration,
+    mut is_over: impl FnMut() -> bool,
+) -> io::Result<Answer> {
     write_line(&mut stream, operation)?;
     let mut line = Vec::new();
     let mut bytes = [0; 16 << 10];
-    let late = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            let problem =
-                format!("no answer for {} s; the request may still take effect", patience.as_secs());
-            io::Error::new(io::ErrorKind::TimedOut, problem)
-        }
-        _ => error,
-    };
     while !line.ends_with(b"\n") {
-        match stream.read(&mut bytes).map_err(late)? {
+        let count = match stream.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && is_over() => {
+                let problem =
+                    format!("no answer for {} s; the request may still take effect", patience.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            count => count?,
+        };
+        match count {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             count if line.len() + count <= ANSWER_BYTES_MAX => line.extend_from_slice(&bytes[..count]),
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long")),

@@ -2,11 +2,12 @@
 
 use crate::arguments::Change;
 use crate::output::{Failure, print, print_json, printable};
-use broker::console::{Answer, Operation, PATIENCE, Status, ask, ask_all};
+use broker::console::{Answer, Operation, PATIENCE, Status, ask_all, ask_patiently};
 use pipeline::Edit;
 use serde::Serialize;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -15,6 +16,9 @@ struct Changed<'a> {
     back: bool,
     pipeline: &'a str,
 }
+
+/// The longest time for a change: it takes place behind the messages that were sent before it.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `outboard change`.
 pub(crate) fn change(words: Change) -> Result<(), Failure> {
@@ -28,7 +32,13 @@ pub(crate) fn change(words: Change) -> Result<(), Failure> {
         _ => return Err(Failure::Usage("specify --via, --insert, --remove or --set".into())),
     };
     let operation = Operation::Change { name: name.clone(), back, edit };
-    let answer = ask(&console, &operation)
+    let mut is_told = false;
+    let mut wait = || {
+        if !std::mem::replace(&mut is_told, true) {
+            eprintln!("waiting for the messages that were sent before the change");
+        }
+    };
+    let answer = ask_patiently(&console, &operation, CHANGE_PATIENCE, &mut wait)
         .map_err(|error| Failure::Failed(format!("{}: no answer: {error}", console.display())))?;
     match answer {
         Answer::Changed { pipeline } => {
