@@ -444,7 +444,7 @@ pub fn ask_all(
     for console in consoles()? {
         let (operation, sender) = (operation.clone(), sender.clone());
         std::thread::Builder::new().spawn(move || {
-            let answer = ask_within(&console, &operation, patience);
+            let answer = ask_patiently(&console, &operation, patience, &mut || {});
             // The receiver may have gone.
             let _ = sender.send((console, answer));
         })?;
@@ -460,7 +460,7 @@ fn process(console: &Path) -> Option<i32> {
 
 /// Sends a request to one console; fails after [`PATIENCE`] without an answer.
 pub fn ask(console: &Path, operation: &Operation) -> io::Result<Answer> {
-    ask_within(console, operation, PATIENCE)
+    ask_patiently(console, operation, PATIENCE, &mut || {})
 }
 
 /// Does the same as [`ask`] for a request that takes long; fails after `patience`. Calls `wait` after each [`PATIENCE`] without an
@@ -471,49 +471,29 @@ pub fn ask_patiently(
     patience: Duration,
     wait: &mut dyn FnMut(),
 ) -> io::Result<Answer> {
-    let stream = UnixStream::connect(console)?;
+    let mut stream = UnixStream::connect(console)?;
     let step = PATIENCE.min(patience);
     stream.set_read_timeout(Some(step))?;
     stream.set_write_timeout(Some(step))?;
-    let mut steps_left = patience.as_millis().div_ceil(step.as_millis().max(1));
-    let is_over = || {
-        steps_left -= 1;
-        if steps_left > 0 {
-            wait();
-        }
-        steps_left == 0
-    };
-    exchange(stream, operation, patience, is_over)
-}
-
-fn ask_within(console: &Path, operation: &Operation, patience: Duration) -> io::Result<Answer> {
-    ask_patiently(console, operation, patience, &mut || {})
-}
-
-/// Sends a request and reads the answer. A read that times out is repeated until `is_over`.
-fn exchange(
-    mut stream: UnixStream,
-    operation: &Operation,
-    patience: Duration,
-    mut is_over: impl FnMut() -> bool,
-) -> io::Result<Answer> {
     write_line(&mut stream, operation)?;
+    let mut steps_left = patience.as_millis().div_ceil(step.as_millis().max(1));
     let mut line = Vec::new();
     let mut bytes = [0; 16 << 10];
     while !line.ends_with(b"\n") {
-        let count = match stream.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && is_over() => {
+        match stream.read(&mut bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) if line.len() + count <= ANSWER_BYTES_MAX => line.extend_from_slice(&bytes[..count]),
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long")),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if steps_left > 1 => {
+                steps_left -= 1;
+                wait();
+            }
+            Err(_) => {
                 let problem =
                     format!("no answer for {} s; the request may still take effect", patience.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, problem));
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-            count => count?,
-        };
-        match count {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count if line.len() + count <= ANSWER_BYTES_MAX => line.extend_from_slice(&bytes[..count]),
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too long")),
         }
     }
     Ok(serde_json::from_slice(&line)?)

@@ -595,8 +595,7 @@ pub fn add_offer<'a>(
     open: OpenDevice,
 ) -> Result<&'a Shared, ServiceError> {
     let planned = free_name(offers, device).and_then(|name| {
-        let OpenDevice { description, .. } = &open;
-        Ok((plan_flows(device, &name, &description.class, &description.flows)?, name))
+        Ok((plan_flows(device, &name, &open.description.class, &open.description.flows)?, name))
     });
     match planned {
         Ok((plan, name)) => {

@@ -412,12 +412,12 @@ impl DeviceHost {
         }
         while let Some(opening) = self.openings.next(&self.poller) {
             let visitor = opening.visitor;
-            if !join_socket.is_joined(visitor) {
+            if join_socket.is_joined(visitor) {
+                let answer = self.offer(opening, emit).unwrap_or_else(|error| Answer::refused(&error));
+                join_socket.answer(visitor, &answer, &mut self.poller);
+            } else {
                 opening.discard();
-                continue;
             }
-            let answer = self.offer(opening, emit).unwrap_or_else(|error| Answer::refused(&error));
-            join_socket.answer(visitor, &answer, &mut self.poller);
         }
         self.join_socket = Some(join_socket);
     }

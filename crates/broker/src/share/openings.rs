@@ -13,7 +13,6 @@ use sys::poller::Poller;
 
 /// The device of a process that joins, open or refused.
 pub(super) struct Opening {
-    /// The process that asks for it.
     pub(super) visitor: u64,
     pub(super) device: ShareDevice,
     pub(super) result: Result<OpenDevice, ServiceError>,
