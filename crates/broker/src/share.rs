@@ -415,8 +415,8 @@ impl DeviceHost {
             if join_socket.is_joined(visitor) {
                 let answer = self.offer(opening, emit).unwrap_or_else(|error| Answer::refused(&error));
                 join_socket.answer(visitor, &answer, &mut self.poller);
-            } else {
-                opening.discard();
+            } else if let Ok(open) = opening.result {
+                open.discard();
             }
         }
         self.join_socket = Some(join_socket);

@@ -6,10 +6,14 @@ use crate::share_request::ShareDevice;
 use contract::ServiceError;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::thread;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
+
+/// Most devices that are being opened at once.
+const OPENINGS_MAX: usize = 32;
 
 /// The device of a process that joins, open or refused.
 pub(super) struct Opening {
@@ -18,28 +22,34 @@ pub(super) struct Opening {
     pub(super) result: Result<OpenDevice, ServiceError>,
 }
 
-/// The devices that are being opened.
 pub(super) struct Openings {
     sender: Sender<Opening>,
     finished: Receiver<Opening>,
     wake: Wake,
+    /// Each thread has a copy.
+    count: Arc<()>,
 }
 
 impl Openings {
     pub(super) fn new() -> io::Result<Openings> {
         let (sender, finished) = channel();
-        Ok(Openings { sender, finished, wake: Wake::new()? })
+        Ok(Openings { sender, finished, wake: Wake::new()?, count: Arc::new(()) })
     }
 
-    /// Begins to open a device. The process that asks for it is one of a limited number.
     pub(super) fn begin(&self, visitor: u64, device: ShareDevice) -> io::Result<()> {
-        let (sender, wake) = (self.sender.clone(), self.wake.clone());
+        if Arc::strong_count(&self.count) > OPENINGS_MAX {
+            return Err(io::Error::other("too many devices are being opened"));
+        }
+        let (sender, wake, counted) = (self.sender.clone(), self.wake.clone(), self.count.clone());
         let open = move || {
             let result = OpenDevice::open(&device);
-            if let Err(unsent) = sender.send(Opening { visitor, device, result }) {
-                // The host has ended.
-                unsent.0.discard();
+            // The host may have ended.
+            if let Err(SendError(Opening { result: Ok(open), .. })) =
+                sender.send(Opening { visitor, device, result })
+            {
+                open.discard();
             }
+            drop(counted);
             wake.signal();
         };
         thread::Builder::new().name("open".into()).spawn(open).map(drop)
@@ -56,14 +66,5 @@ impl Openings {
         }
         self.wake.clear();
         self.finished.try_recv().ok()
-    }
-}
-
-impl Opening {
-    /// Closes a device that nobody wants any more.
-    pub(super) fn discard(self) {
-        if let Ok(open) = self.result {
-            open.discard();
-        }
     }
 }
