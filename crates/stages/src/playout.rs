@@ -53,6 +53,12 @@ impl Playout {
         self.shift = shift;
     }
 
+    /// Lowers the shift to this one if it is above, and sends the messages that become due.
+    pub(crate) fn lower_shift(&mut self, shift: i64, now: Time, out: &mut Outbox) {
+        self.shift = self.shift.map(|current| current.min(shift));
+        self.release(now, out);
+    }
+
     /// Holds a message, or sends it at once if it is due. Over a bound, the earliest messages leave
     /// early: nothing is dropped here.
     pub(crate) fn hold(&mut self, message: Message, now: Time, out: &mut Outbox) {

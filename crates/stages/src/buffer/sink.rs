@@ -3,11 +3,13 @@
 //! ```text
 //! control, sink to source   granted: total number of messages that the source may have released
 //! control, source to sink   released: total number released, sent when all grants are used
-//! data                      sequence: number of messages released before; `MORE` if the source waits for a grant
+//! data                      sequence: number of messages released before; `MORE` if the source waits for a grant; `WAITED` if
+//!                           the device waited for room in the source
 //!
 //! sequence arrives          all numbers before it arrived or are lost
 //!   with MORE, held < min   one more message may be on its way
 //!   held > max              one less
+//!   with WAITED             it has no spacing of its own: it and all messages before it leave at once
 //! released arrives          if numbers below it are still missing after `lost_after`, they are lost
 //! held + outstanding
 //!   < min + on the way      grant up to `max` + on the way
@@ -30,6 +32,9 @@ const COUNT_MAX: u64 = 1 << 62;
 
 /// The bit of a sequence number that says that the source holds further messages and has no grant for them.
 pub(super) const MORE: u64 = 1 << 63;
+/// The bit of a sequence number that says that the device waited for room in the source. Such a message is created at the pace
+/// of the releases; at creation spacing, a backlog would keep that pace for ever.
+pub(super) const WAITED: u64 = 1 << 62;
 
 /// Longest interval between repeated requests.
 const RETRY_MAX: Duration = Duration::from_secs(16);
@@ -139,7 +144,8 @@ impl Stage for Sink {
     fn handle(&mut self, _port: Port, mut message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let sequence = message.body.take_front().map(u64::from_le_bytes);
         let sequence = sequence.ok_or_else(|| StageError::Input("it has no sequence number".into()))?;
-        let (source_waits, sequence) = (sequence & MORE != 0, sequence & !MORE);
+        let (source_waits, has_waited) = (sequence & MORE != 0, sequence & WAITED != 0);
+        let sequence = sequence & !(MORE | WAITED);
         let ahead = sequence.saturating_sub(self.granted.max(self.next_sequence));
         if ahead > AHEAD_MAX {
             return Err(StageError::Input(format!("its sequence number is {ahead} ahead of all requests")));
@@ -153,6 +159,9 @@ impl Stage for Sink {
         self.retry = (self.outstanding() > 0).then(|| (now.after(self.lost_after), self.lost_after));
         self.playout.release(now, out);
         self.update_shift(transit(&message, now));
+        if has_waited {
+            self.playout.lower_shift(transit(&message, now), now, out);
+        }
         self.playout.hold(message, now, out);
         self.fit_on_way(source_waits);
         self.request(now, out);

@@ -1,7 +1,7 @@
 //! The source of `mode=request`: queues messages and releases them as granted. See `sink` for the
 //! protocol.
 
-use super::sink::MORE;
+use super::sink::{MORE, WAITED};
 use crate::HELD_BYTES_MAX;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
@@ -9,10 +9,13 @@ use std::collections::VecDeque;
 const DISCARDED: &str = "the source is full";
 
 pub(super) struct Source {
-    queue: VecDeque<Message>,
+    /// The messages, and whether each waited for room before it was created.
+    queue: VecDeque<(Message, bool)>,
     bytes: usize,
     messages_max: usize,
     applies_backpressure: bool,
+    /// It was full after the last message: the next one is created when there is room, not when the device makes it.
+    was_full: bool,
     /// Total number of messages that it may have released.
     granted: u64,
     released: u64,
@@ -25,21 +28,23 @@ impl Source {
             bytes: 0,
             messages_max: options.count("source_max"),
             applies_backpressure,
+            was_full: false,
             granted: 0,
             released: 0,
         }
     }
 
-    fn take_first(&mut self) -> Option<Message> {
-        let message = self.queue.pop_front()?;
-        self.bytes -= message.body.len();
-        Some(message)
+    fn take_first(&mut self) -> Option<(Message, bool)> {
+        let first = self.queue.pop_front()?;
+        self.bytes -= first.0.body.len();
+        Some(first)
     }
 
     fn release_first(&mut self, out: &mut Outbox) -> bool {
-        let Some(mut message) = self.take_first() else { return false };
-        let waits = !self.queue.is_empty() && self.released + 1 >= self.granted;
-        message.body.push_front(&(self.released | if waits { MORE } else { 0 }).to_le_bytes());
+        let Some((mut message, has_waited)) = self.take_first() else { return false };
+        let has_more = !self.queue.is_empty() && self.released + 1 >= self.granted;
+        let bits = if has_more { MORE } else { 0 } | if has_waited { WAITED } else { 0 };
+        message.body.push_front(&(self.released | bits).to_le_bytes());
         self.released += 1;
         out.send(Port::MAIN, message);
         true
@@ -63,7 +68,8 @@ impl Source {
 impl Stage for Source {
     fn handle(&mut self, _port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
         self.bytes += message.body.len();
-        self.queue.push_back(message);
+        self.queue.push_back((message, self.was_full));
+        self.was_full = !self.has_room();
         self.release(out);
         // The newest message stays even if it alone is over the bound.
         while !self.applies_backpressure && self.queue.len() > 1 && self.is_over(self.messages_max) {
@@ -100,7 +106,7 @@ impl Stage for Source {
     }
 
     fn finished(&self, last: u32) -> Option<u32> {
-        Some(self.queue.front().map_or(last, |message| message.attributes.mark.wrapping_sub(1)))
+        Some(self.queue.front().map_or(last, |(message, _)| message.attributes.mark.wrapping_sub(1)))
     }
 
     fn report(&self) -> Vec<Report> {

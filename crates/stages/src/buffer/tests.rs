@@ -144,6 +144,32 @@ fn request_keeps_up_after_an_interruption() {
 }
 
 #[test]
+fn a_backlog_of_a_device_that_waited_passes() {
+    for one_way_ms in [2, 40, 75] {
+        let link = steady(Duration::from_millis(one_way_ms));
+        let given = [("full", "wait"), ("source_max", "15")];
+        let mut run = TwoHalves::new(&Buffer, &given, &Format::Serial, link.clone(), 1);
+        let begun = run.now;
+        let mut created = 0;
+        for step in 0..30_000u64 {
+            match step {
+                5_000 => run.configure(Params { delay_ns: 2_000_000_000, ..link.clone() }),
+                7_000 => run.configure(link.clone()),
+                _ => {}
+            }
+            // The device makes a message every 10 ms, and creates those that wait as soon as there is room for them.
+            while created < step / 10 && run.held(Half::Source) < 15 {
+                run.push(Message::new(run.now, vec![1]));
+                created += 1;
+            }
+            run.run_until(begun.after(Duration::from_millis(step)));
+        }
+        let behind = 3000 - run.received.len();
+        assert!(behind < 40, "{one_way_ms} ms: {behind}, {created} of 3000 created");
+    }
+}
+
+#[test]
 fn a_smaller_minimum_sends_fewer_requests() {
     let requests = |min| {
         let mut run = TwoHalves::new(&Buffer, &[("min", min)], &Format::Motion, jittery(5), 1);
