@@ -16,6 +16,7 @@ pub mod evdev;
 pub mod exec;
 pub mod fb;
 pub mod file;
+mod fitting;
 mod flows;
 #[cfg_attr(not(feature = "media"), allow(dead_code))]
 mod helper_thread;

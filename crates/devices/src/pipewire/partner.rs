@@ -9,21 +9,18 @@
 
 use super::memory::{Pictures, Word};
 use super::target;
+use crate::fitting::Fitting;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::helper_thread::{Other, clear, signal};
 use crate::pixels;
 use crate::v4l2::{CameraUser, PictureOptions};
-use buffers::Pool;
 use contract::{
-    Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
     PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use std::os::fd::{AsFd, OwnedFd};
 use wire::formats::controls::Update;
 use wire::formats::video::Geometry;
-
-/// The number of converted pictures that are recycled.
-const PICTURES_KEPT: usize = 2;
 
 /// A video source of PipeWire as a partner.
 #[derive(Debug)]
@@ -32,7 +29,7 @@ pub(super) struct CameraPartner {
     control: OwnedFd,
     memory: Pictures,
     options: PictureOptions,
-    pool: Pool,
+    fitting: Fitting,
     user: CameraUser,
     /// The camera is on only while a program takes its pictures.
     is_on_demand: bool,
@@ -43,7 +40,6 @@ pub(super) struct CameraPartner {
 #[derive(Debug, Default)]
 struct Figures {
     frames: u64,
-    converted: u64,
     neutrals: u64,
 }
 
@@ -63,15 +59,13 @@ pub(super) struct Parts {
 impl CameraPartner {
     pub(super) fn new(parts: Parts) -> FlowPartner<CameraPartner> {
         let Parts { name, control, memory, options, user, has_controls, is_on_demand } = parts;
-        let pool = Pool::new(0, 0);
-        let figures = Figures::default();
-        let mut partner = CameraPartner { name, control, memory, options, pool, user, is_on_demand, figures };
+        let (fitting, figures) = (Fitting::new(), Figures::default());
+        let mut partner =
+            CameraPartner { name, control, memory, options, fitting, user, is_on_demand, figures };
         // A program that comes early gets a black picture. After a restart of the worker, the last picture stays.
         if let Some(geometry) = partner.memory.geometry().filter(|_| !partner.has_picture())
-            && pixels::is_convertible(geometry.pixels())
+            && let Some(picture) = partner.fitting.black(&geometry)
         {
-            let mut picture = partner.room(geometry.bytes());
-            pixels::black(&geometry, &mut picture);
             partner.memory.write(&picture);
         }
         partner.set_stale(true);
@@ -80,13 +74,6 @@ impl CameraPartner {
 
     fn has_picture(&self) -> bool {
         self.memory.is_fresh() || self.memory.front_bytes().is_some()
-    }
-
-    fn room(&mut self, bytes: usize) -> buffers::Lease {
-        if self.pool.capacity() != bytes {
-            self.pool = Pool::new(bytes, PICTURES_KEPT);
-        }
-        self.pool.take()
     }
 
     fn check(&self) -> PartnerResult {
@@ -123,27 +110,11 @@ impl CameraPartner {
         Ok(geometry)
     }
 
-    /// Returns the picture in the format of the node; the same bytes, if it has that format already.
-    fn fitted(&mut self, from: &Geometry, picture: Bytes, to: &Geometry) -> PartnerResult<Bytes> {
-        if pixels::is_same_layout(from, to) {
-            return Ok(picture);
-        }
-        pixels::check_convertible(from, to).map_err(|problem| self.wrong(&problem))?;
-        let mut room = self.room(to.bytes());
-        if pixels::is_same_layout(&from.tight(), to) {
-            pixels::pack(from, &picture, to, &mut room);
-        } else {
-            pixels::convert(from, &picture, to, &mut room);
-            self.figures.converted += 1;
-        }
-        Ok(room.freeze())
-    }
-
     fn report(&self) -> Vec<Report> {
         let word = |word| self.memory.load(word) as f64;
         vec![
             ("frames", self.figures.frames as f64),
-            ("frames converted", self.figures.converted as f64),
+            ("frames converted", self.fitting.converted() as f64),
             ("frames shown", word(Word::Shown)),
             ("frames repeated", word(Word::Repeated)),
             ("frames without room", word(Word::Busy)),
@@ -174,7 +145,8 @@ impl Endpoint for CameraPartner {
         self.check()?;
         let (pictures, bytes) = pixels::picture(&message.body).map_err(PartnerError::Message)?;
         let geometry = self.geometry(&pictures)?;
-        let picture = self.fitted(&pictures, bytes, &geometry)?;
+        let fitted = self.fitting.fit(&pictures, bytes, &geometry);
+        let picture = fitted.map_err(|problem| self.wrong(&problem))?;
         self.memory.write(&picture);
         // A pair may repeat the last picture of a silent camera, too.
         self.memory.store(Word::IsStale, message.attributes.stale.into());

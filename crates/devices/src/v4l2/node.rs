@@ -6,12 +6,12 @@ use super::negotiate::{self, PictureOptions};
 use super::properties::CameraControl;
 use super::user::CameraUser;
 use super::watcher::WatcherClient;
+use crate::fitting::Fitting;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::pixels;
-use buffers::Pool;
 use contract::{
-    Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
+    Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next, PartnerError,
+    PartnerResult, PullSlot, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +19,6 @@ use sys::v4l2::controls::{Kind, named, set_value};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::Geometry;
 
-/// The number of picture buffers that are recycled.
-const PICTURES_KEPT: usize = 2;
 /// The control of v4l2loopback that repeats the last picture at the rate of the node.
 const SUSTAIN: &str = "sustain_framerate";
 
@@ -31,7 +29,7 @@ pub(super) struct NodePartner {
     options: PictureOptions,
     /// The format of the node, once it is negotiated.
     target: Option<Geometry>,
-    pool: Pool,
+    fitting: Fitting,
     /// The control [`SUSTAIN`] and its value; `None` if the node lacks it.
     sustain: Option<(u32, bool)>,
     user: CameraUser,
@@ -44,7 +42,6 @@ pub(super) struct NodePartner {
 #[derive(Debug, Default)]
 struct Figures {
     frames: u64,
-    converted: u64,
     neutrals: u64,
 }
 
@@ -75,7 +72,7 @@ impl NodePartner {
             node,
             options,
             target: None,
-            pool: Pool::new(0, 0),
+            fitting: Fitting::new(),
             sustain,
             user: CameraUser::new(controls, &settings),
             watcher,
@@ -86,10 +83,8 @@ impl NodePartner {
         // Write a black picture, so that a program that opens the node early does not wait. After a restart, readers
         // keep the last picture instead. On an error here the first picture fails, too, and reports it.
         if let Some(target) = pictures.and_then(|pictures| partner.negotiate(&pictures).ok()) {
-            if !is_resumed && pixels::is_convertible(target.pixels()) {
-                let mut memory = partner.memory(target.bytes());
-                pixels::black(&target, &mut memory);
-                let _ = rustix::io::write(&partner.node, &memory);
+            if !is_resumed && let Some(black) = partner.fitting.black(&target) {
+                let _ = rustix::io::write(&partner.node, &black);
             }
             partner.set_repeat(true);
         }
@@ -104,13 +99,6 @@ impl NodePartner {
         let _ = sys::v4l2::stream(self.node.as_fd(), sys::v4l2::Direction::Output, true);
         self.target = Some(target);
         Ok(target)
-    }
-
-    fn memory(&mut self, bytes: usize) -> buffers::Lease {
-        if self.pool.capacity() != bytes {
-            self.pool = Pool::new(bytes, PICTURES_KEPT);
-        }
-        self.pool.take()
     }
 
     /// Sets whether the node repeats its last picture, so that readers do not hang while no picture arrives.
@@ -130,7 +118,8 @@ impl NodePartner {
             Some(target) => target,
             None => self.negotiate(&pictures).map_err(|problem| self.wrong(&problem))?,
         };
-        let bytes = self.fitted(&pictures, bytes, &target)?;
+        let fitted = self.fitting.fit(&pictures, bytes, &target);
+        let bytes = fitted.map_err(|problem| self.wrong(&problem))?;
         match rustix::io::write(&self.node, &bytes) {
             Ok(_) => {
                 self.figures.frames += 1;
@@ -145,18 +134,6 @@ impl NodePartner {
 
     fn wrong(&self, problem: &str) -> PartnerError {
         PartnerError::Message(format!("{}: {problem}", self.name))
-    }
-
-    /// Returns the picture in the node's format; the same bytes, if it has that format already.
-    fn fitted(&mut self, from: &Geometry, bytes: Bytes, to: &Geometry) -> PartnerResult<Bytes> {
-        if pixels::is_same_layout(from, to) {
-            return Ok(bytes);
-        }
-        pixels::check_convertible(from, to).map_err(|problem| self.wrong(&problem))?;
-        let mut memory = self.memory(to.bytes());
-        pixels::convert(from, &bytes, to, &mut memory);
-        self.figures.converted += 1;
-        Ok(memory.freeze())
     }
 
     /// Queues an update if the camera has become wanted or unwanted.
@@ -180,7 +157,7 @@ impl NodePartner {
     fn report(&self) -> Vec<Report> {
         let mut report = vec![
             ("frames", self.figures.frames as f64),
-            ("frames converted", self.figures.converted as f64),
+            ("frames converted", self.fitting.converted() as f64),
             ("neutral", self.figures.neutrals as f64),
             ("settings", self.user.settings_made() as f64),
         ];

@@ -112,7 +112,7 @@ mod without_codec {
 
     /// Refuses coded pictures.
     #[derive(Default)]
-    pub(crate) struct Decoding;
+    pub(crate) struct Decoding {}
 
     impl Decoding {
         pub(crate) const IS_POSSIBLE: bool = false;
