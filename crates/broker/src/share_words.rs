@@ -1,12 +1,12 @@
 //! The options of a shared device, as on the command line and in a run file.
 
-use crate::limits::limits;
 use crate::programs::{check_programs, check_transport};
 use crate::share_request::{DeviceChoice, ShareDevice, ShareRequest};
 use contract::{Role, ServiceError};
 use hosts::place::{DEFAULT_LISTEN, listen_address, split_transport};
 use hub::hub::HubPolicy;
 use hub::outlet;
+use modules::limits::limits;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ pub struct ShareWords {
     /// Disables authentication and encryption.
     #[serde(default)]
     pub insecure: bool,
-    /// Limits, `name=value,...` of [`LIMITS`](crate::LIMITS).
+    /// Limits, `name=value,...` of [`LIMITS`](modules::limits::LIMITS).
     #[serde(alias = "limit")]
     pub limits: Option<String>,
 }

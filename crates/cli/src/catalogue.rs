@@ -106,13 +106,13 @@ fn all_modules() -> Vec<Module> {
         name: "limits",
         summary: "the limits of a host: `--limit NAME=VALUE`",
         doc: "Bounds of the resources that other hosts can use. Each host sets its own.\n",
-        options: broker::LIMITS,
+        options: modules::limits::LIMITS,
     };
     let fixed = ModuleEntry {
         name: "fixed-limits",
         summary: "the limits that are the same on every host",
         doc: "These limits cannot be set. Errors and metrics name them.\n",
-        options: broker::FIXED_LIMITS,
+        options: modules::limits::FIXED_LIMITS,
     };
     let limits = [limits, fixed].map(|entry| module("limits", entry.name.into(), "", entry));
     pairs.chain(devices).chain(transports).chain(limits).collect()

@@ -22,7 +22,6 @@ mod tables;
 use crate::wrong_origin::{is_device, wrong_origin};
 use broker::ShareRequest;
 use broker::attach::{AttachRequest, AttachTarget};
-use broker::limits;
 use broker::programs::check_transport;
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError, nearest};
@@ -30,6 +29,7 @@ use flow::nodes::Conflict;
 use hosts::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
+use modules::limits::limits;
 use modules::{Pipelines, TransportPlan, registry, transport_plan};
 use pipeline::Joined;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ pub struct AttachWords {
     /// Disables authentication and encryption.
     #[serde(default)]
     pub insecure: bool,
-    /// Limits, `name=value,...` of [`LIMITS`].
+    /// Limits, `name=value,...` of [`LIMITS`](modules::limits::LIMITS).
     #[serde(alias = "limit")]
     pub limits: Option<String>,
 }

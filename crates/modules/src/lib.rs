@@ -1,8 +1,9 @@
-//! The tables of all modules, and modules that run as processes.
+//! The tables of all modules and limits, and modules that run as processes.
 
 mod clock;
 pub mod connector;
 pub mod isolation;
+pub mod limits;
 mod pipelines;
 pub mod process;
 pub mod registry;

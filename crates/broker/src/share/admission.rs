@@ -3,10 +3,10 @@
 
 use super::{DeviceHost, Greeting};
 use crate::events::Event;
-use crate::limits::{FIXED_LIMITS, LIMITS};
 use crate::share_session::Session;
 use contract::Time;
 use flow::fair::Bucket;
+use modules::limits::{FIXED_LIMITS, LIMITS};
 use session::Admittance;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! The limits of a session by name, and their parser.
 
+use crate::check_options;
 use contract::{OptionKind, OptionSpec, ServiceError, local};
-use modules::check_options;
 use session::{Admittance, Limits, Rates, StoreFull};
 use std::time::Duration;
 
