@@ -53,8 +53,7 @@ use worker::{Command, Handover, Workers};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two requests for a device that is unavailable.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest interval before a device that fails again and again is requested. It doubles after each use shorter than
-/// [`SETTLED`].
+/// Longest interval before a device that fails again and again is requested. It doubles after each use shorter than [`SETTLED`].
 const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -84,8 +83,7 @@ pub struct AttachRequest {
     pub fallback: Option<TransportPlan>,
     /// The devices.
     pub targets: Vec<AttachTarget>,
-    /// This host's identity and its peers; the device host must be one of them. `None` (`--insecure`) accepts any
-    /// host.
+    /// This host's identity and its peers; the device host must be one of them. `None` (`--insecure`) accepts any host.
     pub trust: Option<Trust>,
     /// Limits of the session.
     pub limits: Limits,
@@ -209,8 +207,7 @@ pub struct ApplicationHost {
     console: Option<Console>,
     tracing: Tracing,
     poller: Poller,
-    /// A search for a new connection, in a thread. While it runs, the old connection is not served even if it still
-    /// exists.
+    /// A search for a new connection, in a thread. While it runs, the old connection is not served even if it still exists.
     redial: Option<Redial>,
     /// Earliest time of the next search.
     redial_at: Time,
@@ -378,8 +375,7 @@ impl ApplicationHost {
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Link(error)) => {
                     self.common.handle_link_failure(error.to_string(), &mut self.poller);
-                    // A goodbye ends the session at once. After a broken connection a new one may come before the
-                    // silence limit.
+                    // A goodbye ends the session at once. After a broken connection a new one may come before the silence limit.
                     if matches!(error, LinkError::Goodbye(_)) {
                         self.common.handle_silence(now(), emit);
                     }

@@ -229,8 +229,7 @@ impl PipelineChangeBroker {
     }
 }
 
-/// Returns the flow of a message about a change; `None` for other messages and for those that the flow itself
-/// handles.
+/// Returns the flow of a message about a change; `None` for other messages and for those that the flow itself handles.
 pub fn flow_of(message: &Control) -> Option<u32> {
     match message {
         Control::Flow { flow, message: FlowControl::Propose { .. } }

@@ -332,8 +332,7 @@ impl Visitor {
         self.written < self.answer.len()
     }
 
-    /// Continues to write the last answer, then reads the next request if it is complete. An error ends the
-    /// connection.
+    /// Continues to write the last answer, then reads the next request if it is complete. An error ends the connection.
     fn read_request(&mut self) -> io::Result<Option<Result<Operation, String>>> {
         self.write()?;
         let mut bytes = [0; 4096];
@@ -410,15 +409,13 @@ pub fn own_consoles() -> io::Result<Vec<PathBuf>> {
 /// The states of this user's processes.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Each console with its status, in the order of [`consoles`]. Processes that have exited meanwhile are left
-    /// out.
+    /// Each console with its status, in the order of [`consoles`]. Processes that have exited meanwhile are left out.
     pub statuses: Vec<(PathBuf, Status)>,
     /// The ids of processes that did not answer in time.
     pub silent: Vec<i32>,
 }
 
-/// Asks all of this user's processes for their status, in parallel. A process that hangs delays the result by
-/// `patience` at most.
+/// Asks all of this user's processes for their status, in parallel. A process that hangs delays the result by `patience` at most.
 pub fn survey(patience: Duration) -> io::Result<Survey> {
     let mut survey = Survey::default();
     for (console, answer) in ask_all(Operation::Stats {}, patience)? {

@@ -137,10 +137,9 @@ impl ControlLink {
 
     /// Says goodbye, waits briefly until the peer has received it, and closes the connection.
     ///
-    /// Both transports can lose the last message, and the peer would then wait for this host. QUIC sends its close
-    /// frame once (RFC 9000, 10.2.1), so this waits for the acknowledgement of the goodbye. TCP resets a connection
-    /// that is closed with unread input (RFC 9293, 3.10.4), so this waits for the peer to close first. It does not
-    /// wait for a silent peer.
+    /// Both transports can lose the last message, and the peer would then wait for this host. QUIC sends its close frame once
+    /// (RFC 9000, 10.2.1), so this waits for the acknowledgement of the goodbye. TCP resets a connection that is closed with
+    /// unread input (RFC 9293, 3.10.4), so this waits for the peer to close first. It does not wait for a silent peer.
     pub fn leave(&mut self, reason: &str, poller: &mut Poller) {
         let _ = self.send(&Control::Goodbye { reason: reason.into() });
         let is_silent = self.is_silent(Time(sys::clock::boot_ns()));
@@ -199,8 +198,7 @@ impl ControlLink {
         self.channel.is_drained()
     }
 
-    /// Queues a message for the next write, at the latest when the link is polled. Without a connection, keeps it
-    /// for the next one.
+    /// Queues a message for the next write, at the latest when the link is polled. Without a connection, keeps it for the next one.
     pub fn put(&mut self, message: &Control) -> Result<(), LinkError> {
         self.note_news(message);
         match self.stream {
@@ -277,8 +275,7 @@ impl ControlLink {
         Ok(None)
     }
 
-    /// Returns the next message of any kind. Used for peers that are not authenticated yet: their pings get no
-    /// answer.
+    /// Returns the next message of any kind. Used for peers that are not authenticated yet: their pings get no answer.
     pub fn receive(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
         self.write()?;
         while self.steps > 0 {

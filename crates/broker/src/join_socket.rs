@@ -1,5 +1,4 @@
-//! A second `share` of the same user joins the one that already listens. This module contains both ends of the local
-//! socket.
+//! A second `share` of the same user joins the one that already listens. This module contains both ends of the local socket.
 //!
 //! The second process sends its options as one line of JSON and receives one line. Its device stays on offer while
 //! it keeps the connection open. A request with errors is refused and affects no other process.
@@ -170,9 +169,8 @@ pub struct JoinSocket {
 }
 
 impl JoinSocket {
-    /// Opens the socket for the device host on `port`, which must already listen there. Numbers visitors from
-    /// `first`, and gives each `patience` for its request. Fails if another device host has the socket, at another
-    /// address of the same port.
+    /// Opens the socket for the device host on `port`, which must already listen there. Numbers visitors from `first`, and
+    /// gives each `patience` for its request. Fails if another device host has the socket, at another address of the same port.
     pub fn open(port: u16, first: u64, patience: Duration) -> io::Result<JoinSocket> {
         let path = socket_path(port)?;
         let listener = listen(&path)?;

@@ -46,11 +46,9 @@ pub type Offers = BTreeMap<u64, Shared>;
 /// Liveness of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserLiveness {
-    /// Time of the last arrival. `None` if the user is silent or has no connection; others then need not wait for
-    /// it.
+    /// Time of the last arrival. `None` if the user is silent or has no connection; others then need not wait for it.
     pub last_heard: Option<Time>,
-    /// The user's host reports that nothing listens there. Others can forge this, so it counts only together with
-    /// another sign.
+    /// The user's host reports that nothing listens there. Others can forge this, so it counts only together with another sign.
     pub is_refused: bool,
     /// Round trip to the user, which cannot answer sooner.
     pub round_trip: Duration,
@@ -537,8 +535,7 @@ impl OpenDevice {
         OpenDevice::open_left(device, None)
     }
 
-    /// Does the same as [`OpenDevice::open`]. A device that the previous program has left open for a session is not opened
-    /// again.
+    /// Does the same as [`OpenDevice::open`]. A device that the previous program has left open for a session is not opened again.
     pub(crate) fn open_left(device: &ShareDevice, left: Option<&Left>) -> Result<OpenDevice, ServiceError> {
         let text = match &device.device {
             DeviceChoice::Spec(text) => text,

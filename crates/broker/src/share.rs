@@ -1,8 +1,7 @@
 //! `outboard share`: offers devices to other hosts.
 //!
-//! The broker of the device host listens, authenticates peers, opens devices, and passes descriptors to workers. A
-//! connection is a [`Greeting`] until its peer has sent a `Hello` or an introduction; then it belongs to a
-//! [`Session`].
+//! The broker of the device host listens, authenticates peers, opens devices, and passes descriptors to workers. A connection
+//! is a [`Greeting`] until its peer has sent a `Hello` or an introduction; then it belongs to a [`Session`].
 
 mod admission;
 mod attention;
@@ -58,14 +57,12 @@ use worker::{ExitWaiter, Handover};
 
 /// Most connections accepted in one turn.
 const ACCEPTS_MAX: usize = 64;
-/// Interval of checks at rest while the unplugging of a device shows only in its missing node, and perhaps in no
-/// notification.
+/// Interval of checks at rest while the unplugging of a device shows only in its missing node, and perhaps in no notification.
 const NODE_INTERVAL: Duration = Duration::from_secs(5);
 /// The host stays awake for this time after a connection.
 const AWAKE: Duration = Duration::from_secs(3);
 
-/// Shortest interval between two checks of the devices: with a thousand devices, a check takes as long as serving
-/// some peers.
+/// Shortest interval between two checks of the devices: with a thousand devices, a check takes as long as serving some peers.
 const DEVICES_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A connection that has not introduced itself yet.
@@ -292,8 +289,7 @@ impl DeviceHost {
         drain.continues(self.sessions.values().flat_map(Session::latest_stats), now())
     }
 
-    /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised; new connections
-    /// then wait.
+    /// Waits for an event or for the earliest timeout. `stop` is `None` once it has been raised; new connections then wait.
     fn sleep(&mut self, stop: Option<&Stop>, at: Time) -> Result<(), ServiceError> {
         let mut at = at.min(self.look.register(&mut self.poller)).min(self.register_devices());
         match stop {
@@ -427,8 +423,7 @@ impl DeviceHost {
         self.console.as_ref().map(Console::path)
     }
 
-    /// Passes a request for another pipeline to the session that uses the device; returns a refusal if there is
-    /// none.
+    /// Passes a request for another pipeline to the session that uses the device; returns a refusal if there is none.
     fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Option<console::Answer> {
         let direction = change::direction(back);
         let mut sessions = self.sessions.values_mut();

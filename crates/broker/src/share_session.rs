@@ -89,8 +89,7 @@ pub struct PeerIdentity {
     pub key: Option<PeerKey>,
     /// The devices that the peer may open.
     pub permit: Permit,
-    /// The peer has the feature [`LOSSES`](session::features::LOSSES); `None` until it returns, after an upgrade of this
-    /// program.
+    /// The peer has the feature [`LOSSES`](session::features::LOSSES); `None` until it returns, after an upgrade of this program.
     pub has_losses: Option<bool>,
 }
 
@@ -132,8 +131,7 @@ pub struct Session {
     /// Peer addresses of datagram connections, to recognize repeated introductions.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
-    /// `Open` requests that wait for a device in use: the time of the next try, the time of the request, and the
-    /// request.
+    /// `Open` requests that wait for a device in use: the time of the next try, the time of the request, and the request.
     waiting: Vec<(Time, Time, Control)>,
     /// Time of the next timeout.
     due_at: Time,
@@ -314,8 +312,7 @@ impl Session {
         self.common.link.is_proven(said)
     }
 
-    /// Returns the keys of a data connection with this introduction. `None` if the peer did not make it, or if it is
-    /// a replay.
+    /// Returns the keys of a data connection with this introduction. `None` if the peer did not make it, or if it is a replay.
     pub fn accept(&mut self, said: &Introduction) -> Option<SealKeys> {
         self.common.link.keys()?.accept(said)
     }
@@ -346,8 +343,7 @@ impl Session {
         self.kill_worker();
     }
 
-    /// Hands a reopened device to its driver. The peer is told once the worker has taken it: events before that are in no
-    /// epoch.
+    /// Hands a reopened device to its driver. The peer is told once the worker has taken it: events before that are in no epoch.
     pub fn return_device(&mut self, driver: u32, origin: PartnerOrigin) {
         self.command(Command::Partner { driver, origin });
     }

@@ -22,8 +22,7 @@ struct SavedDriver {
 }
 
 impl ApplicationHost {
-    /// Leaves the session and the nodes to the next program. Returns `None` and changes nothing if a part of it is no
-    /// descriptor.
+    /// Leaves the session and the nodes to the next program. Returns `None` and changes nothing if a part of it is no descriptor.
     pub(super) fn hand_over(&mut self) -> Option<Handover> {
         let is_settled = |opening: &Opening| matches!(opening, Opening::Open | Opening::Unavailable { .. });
         let mut drivers = self.common.drivers.values();

@@ -199,8 +199,7 @@ impl ApplicationHost {
                 let connect = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
                 (Patience { connect, step: connect.max(GREETING_TIMEOUT) }, self.choice.alternative())
             }
-            // The host is not silent yet, so it probably answers as before. Finish early enough to detect the
-            // silence.
+            // The host is not silent yet, so it probably answers as before. Finish early enough to detect the silence.
             None => {
                 let left = self.common.link.silent_at().since(now()).max(Duration::from_millis(1));
                 (Patience { connect: left / 2, step: left / 2 }, Alternative::Nothing)

@@ -26,6 +26,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval before the first probe; it doubles after each probe.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(300);
+/// A preferred transport that worked this long fails anew: the first interval counts again.
+const STEADY: Duration = Duration::from_secs(60);
 
 /// The transports that an application host may use, and the probe of the preferred one.
 pub(super) struct TransportChoice {
@@ -34,6 +36,8 @@ pub(super) struct TransportChoice {
     /// Time of the next probe, while the fallback is in use.
     probe_at: Option<Time>,
     interval: Duration,
+    /// From this time on, the preferred transport counts as steady.
+    steady_at: Time,
     /// A probe in progress: a control connection over the preferred transport, and its deadline.
     probe: Option<(Box<QuicStream>, Time)>,
     /// A successful probe, to be used by the next connection.
@@ -49,6 +53,7 @@ impl TransportChoice {
             fallback,
             probe_at: None,
             interval: PROBE_INTERVAL,
+            steady_at: Time::ZERO,
             probe: None,
             found: None,
             events: Vec::new(),
@@ -56,9 +61,22 @@ impl TransportChoice {
     }
 
     /// Schedules the next probe and doubles the interval.
-    fn wait(&mut self) {
-        self.probe_at = Some(now().after(self.interval));
+    fn wait(&mut self, now: Time) {
+        self.probe_at = Some(now.after(self.interval));
         self.interval = (self.interval * 2).min(PROBE_INTERVAL_MAX);
+    }
+
+    /// The fallback is in use from now on.
+    fn fall_back(&mut self, now: Time) {
+        if now >= self.steady_at {
+            self.interval = PROBE_INTERVAL;
+        }
+        self.wait(now);
+    }
+
+    /// The preferred transport is in use again.
+    fn end_fallback(&mut self, now: Time) {
+        (self.probe_at, self.steady_at) = (None, now.after(STEADY));
     }
 
     /// Returns the alternative to try if the transport in use stops working.
@@ -72,10 +90,9 @@ impl TransportChoice {
 
     /// Ends a probe in progress: a search for the host takes its place, and no later turn would.
     pub(super) fn end_probe(&mut self, poller: &mut Poller) {
-        if let Some((stream, _)) = &mut self.probe {
+        if let Some((stream, _)) = self.probe.take() {
             stream.forget(poller);
         }
-        self.probe = None;
     }
 
     /// Registers the probe with the poller; returns the time of the next step.
@@ -109,14 +126,14 @@ impl ApplicationHost {
     pub(super) fn handle_fallback(&mut self, reason: String) {
         let (from, to) = (self.choice.preferred.class.name().into(), self.transport.class.name().into());
         self.choice.events.push(Event::FallbackStarted { from, to, reason });
-        self.choice.wait();
+        self.choice.fall_back(now());
     }
 
     pub(super) fn handle_return(&mut self) {
         let (from, to) = (self.choice.fallback.as_ref(), self.transport.class.name().into());
         let from = from.map_or_else(String::new, |fallback| fallback.class.name().into());
         self.choice.events.push(Event::FallbackEnded { from, to });
-        self.choice.probe_at = None;
+        self.choice.end_fallback(now());
     }
 
     /// While the fallback is in use: probes the preferred transport, and switches to it once it connects.
@@ -124,7 +141,7 @@ impl ApplicationHost {
         let Some(at) = self.choice.probe_at.filter(|_| self.redial.is_none()) else { return Ok(()) };
         let Some((mut stream, until)) = self.choice.probe.take() else {
             if now() >= at && self.common.link.is_connected() && self.common.silent_since().is_none() {
-                self.choice.wait();
+                self.choice.wait(now());
                 let trust = self.known.as_ref().map(|known| &known.trust);
                 let begun = begin_quic(self.address, trust).ok();
                 self.choice.probe = begun.map(|stream| (Box::new(stream), now().after(PROBE_TIMEOUT)));
@@ -161,8 +178,7 @@ impl ApplicationHost {
         last
     }
 
-    /// Closes a TCP connection whose local address this host no longer has, so that it reconnects before the silence
-    /// limit.
+    /// Closes a TCP connection whose local address this host no longer has, so that it reconnects before the silence limit.
     fn leave_address(&mut self) {
         if self.common.link.address().is_some_and(|address| !is_here(address)) {
             self.common.link.disconnect(&mut self.poller);
@@ -238,5 +254,26 @@ impl ApplicationHost {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_are_frequent_again_after_the_preferred_transport_was_steady() {
+        let plan = TransportPlan::defaults("tcp").unwrap();
+        let mut choice = TransportChoice::new(&plan, Some(plan.clone()));
+        let mut now = Time::from_millis(1000);
+        let mut waits = Vec::new();
+        for worked_s in [3, 70, 3] {
+            choice.fall_back(now);
+            choice.wait(now);
+            waits.push(choice.interval.as_secs());
+            choice.end_fallback(now);
+            now = now.after(Duration::from_secs(worked_s));
+        }
+        assert_eq!(waits, [20, 80, 20]);
     }
 }

@@ -13,8 +13,7 @@ use sys::uevent::Uevents;
 const WANTED: Duration = Duration::from_millis(500);
 
 impl DeviceHost {
-    /// Records the liveness of users, moves devices to waiting peers, reopens devices that are back, and pushes
-    /// changed catalogues.
+    /// Records the liveness of users, moves devices to waiting peers, reopens devices that are back, and pushes changed catalogues.
     pub(super) fn update_devices(&mut self, emit: &mut dyn FnMut(Event)) {
         for device in self.shared.values_mut() {
             device.update_liveness(|user| match self.sessions.get(&user) {

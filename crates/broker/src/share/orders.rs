@@ -45,8 +45,7 @@ impl Orders {
         Ok(Orders { ring: Ring::new(ORDERS_MAX), wake: Wake::new()? })
     }
 
-    /// Opens a device on this thread and offers it under `index`, and waits until it is offered. Returns the error if it cannot
-    /// be.
+    /// Opens a device on this thread and offers it under `index`, and waits until it is offered. Returns the error if it cannot be.
     pub fn offer(&self, index: u64, device: ShareDevice) -> Result<(), ServiceError> {
         let open = OpenDevice::open(&device)?;
         self.give(index, OrderKind::Offer(Box::new(device), open))
