@@ -126,7 +126,8 @@ impl Case {
     /// Draws a run from `seed`, with faults within `duration` and devices of `classes`.
     pub(super) fn draw(seed: u64, duration: Duration, classes: &[Class]) -> Result<Case, String> {
         let mut rng = Rng::new(seed, 4);
-        let transport = [Some("quic"), Some("tcp"), Some("udp"), None][rng.up_to(3) as usize];
+        let transport =
+            [Some("quic"), Some("tcp"), Some("udp"), Some("striped"), None][rng.up_to(4) as usize];
         let limits = ["", "store_bytes=16KiB", "store_bytes=256KiB"][rng.up_to(2) as usize];
         let mut flows = Vec::new();
         for _ in 0..=rng.up_to(DEVICES_MAX - 1) {

@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW: Duration = Duration::from_secs(1);
 /// The longest time until descriptors and processes of a fault are closed.
 const CLOSED: Duration = Duration::from_secs(5);
-/// Longest time until a session that fell back twice to another transport tries the first one again.
-const FALLEN_BACK: Duration = Duration::from_secs(20);
+/// Longest time until a session that fell back, with a failed probe, and fell back again tries the first transport again.
+const FALLEN_BACK: Duration = Duration::from_secs(45);
 /// The hosts' reason for a message that a killed worker may have delivered.
 const IN_DOUBT: &str = "in doubt when the worker ended";
 /// A terminated host exits within ten seconds.

@@ -10,8 +10,8 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
-/// The most sound read at once: 10 ms of one channel.
-const SOUND_BYTES: usize = RATE_HZ / 100 * 2;
+/// The most sound read at once: more than a program writes at once, because all that is read in one part came when its end did.
+const SOUND_BYTES: usize = 1 << 16;
 
 /// A program whose output a thread reads.
 pub(super) struct Recorder<T> {
@@ -119,7 +119,7 @@ impl Sound {
 /// Records sound: a program that writes samples of one channel, 16 bits, at 48 kHz.
 pub(super) fn sound(command: &mut Command) -> Result<Recorder<Sound>, Failure> {
     Recorder::start(command, |mut output| {
-        let (mut sound, mut bytes, mut kept) = (Sound::default(), [0; SOUND_BYTES], 0);
+        let (mut sound, mut bytes, mut kept) = (Sound::default(), vec![0; SOUND_BYTES], 0);
         while let Ok(count @ 1..) = output.read(&mut bytes[kept..]) {
             let arrived_ns = sys::clock::boot_ns();
             let whole = (kept + count) / 2 * 2;
