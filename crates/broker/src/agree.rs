@@ -4,7 +4,7 @@
 //! and answers with the final text, or with an error that names the pair it refuses.
 
 use crate::programs::half_of;
-use contract::{Description, FlowDirection, FlowOffer, Format, Options, Role, Scope, Shared};
+use contract::{Description, FlowDirection, Format, Options, Role, Scope, Shared};
 use flow::types::FlowPlan;
 use modules::{Pipelines, registry};
 use pipeline::{Origin, PairUse, Pipeline, Requirement};
@@ -33,7 +33,12 @@ pub fn answer(
     let mut plans = Vec::new();
     let shared = Shared::default();
     for (index, offer) in description.flows.iter().enumerate() {
-        let pipeline = choose(offer, offered, proposed)?.with_outlets(&offered.outlets);
+        let proposed = match offer.direction {
+            FlowDirection::DeviceToApplication => proposed.0,
+            FlowDirection::ApplicationToDevice => proposed.1,
+        };
+        let proposal = proposed.map_or(Proposal::Nothing, Proposal::First);
+        let pipeline = choose(offer.direction, offered, proposal)?.with_outlets(&offered.outlets);
         check(&pipeline, &offer.format, Role::Device, offer.direction)?;
         check_work(&pipeline, other)?;
         let flow = first_flow + index as u32;
@@ -70,27 +75,34 @@ fn check_work(pipeline: &Pipeline, other: OtherHost) -> Result<(), String> {
     }
 }
 
-fn choose(
-    offer: &FlowOffer,
-    offered: &Pipelines,
-    proposed: (Option<&str>, Option<&str>),
-) -> Result<Pipeline, String> {
-    let (own, proposal) = match offer.direction {
-        FlowDirection::DeviceToApplication => (&offered.via, proposed.0),
-        FlowDirection::ApplicationToDevice => (&offered.via_back, proposed.1),
+/// The text of a pipeline for a flow.
+enum Proposal<'a> {
+    Nothing,
+    /// For a flow that begins: if it is only a pair that joins flows, this host's own pipeline completes it.
+    First(&'a str),
+    /// For a flow that runs: the whole pipeline.
+    Change(&'a str),
+}
+
+fn choose(direction: FlowDirection, offered: &Pipelines, proposal: Proposal<'_>) -> Result<Pipeline, String> {
+    let (own, required) = match direction {
+        FlowDirection::DeviceToApplication => (offered.via.as_ref(), offered.require.as_ref()),
+        FlowDirection::ApplicationToDevice => (offered.via_back.as_ref(), None),
     };
-    let required = offered.require.as_ref().filter(|_| offer.direction == FlowDirection::DeviceToApplication);
     match (required, proposal) {
-        (Some(required), None) => Ok(required.clone()),
-        (Some(required), Some(text)) => Requirement::new(required.clone())
-            .accept(text, registry::pairs())
-            .map_err(|error| format!("{error}\ntype on the application host: --via {}", typed(required))),
-        (None, Some(text)) => {
-            let accepted = accept(own.as_ref(), text)?;
-            let completed = own.as_ref().map(|own| accepted.clone().completed_by(own));
+        (Some(required), Proposal::Nothing) => Ok(required.clone()),
+        (Some(required), Proposal::First(text) | Proposal::Change(text)) => {
+            Requirement::new(required.clone())
+                .accept(text, registry::pairs())
+                .map_err(|error| format!("{error}\ntype on the application host: --via {}", typed(required)))
+        }
+        (None, Proposal::First(text)) => {
+            let accepted = accept(own, text)?;
+            let completed = own.map(|own| accepted.clone().completed_by(own));
             completed.unwrap_or(Ok(accepted)).map_err(|error| error.to_string())
         }
-        (None, None) => Ok(own.clone().unwrap_or_default()),
+        (None, Proposal::Change(text)) => accept(own, text),
+        (None, Proposal::Nothing) => Ok(own.cloned().unwrap_or_default()),
     }
 }
 
@@ -127,12 +139,7 @@ fn typed(pipeline: &Pipeline) -> String {
 
 /// Checks a pipeline that the peer proposes for a flow that already runs.
 pub fn reconsider(plan: &FlowPlan, own: &Pipelines, text: &str) -> Result<Pipeline, String> {
-    let offer = FlowOffer { direction: plan.direction, format: plan.format.clone(), class: plan.class };
-    let proposed = match plan.direction {
-        FlowDirection::DeviceToApplication => (Some(text), None),
-        FlowDirection::ApplicationToDevice => (None, Some(text)),
-    };
-    let pipeline = choose(&offer, own, proposed)?;
+    let pipeline = choose(plan.direction, own, Proposal::Change(text))?;
     check(&pipeline, &plan.format, Role::Device, plan.direction)?;
     check_work(&pipeline, OtherHost::Known)?;
     pipeline.in_place_of(&plan.pipeline).map_err(|error| error.to_string())

@@ -144,6 +144,16 @@ impl<D> PeerSession<D> {
     /// Forgets the numbered messages and the pipeline changes: the next connection starts a new session.
     pub fn start_over(&mut self, limits: &Limits) {
         self.link = ControlLink::new(limits, now());
+        self.forget_all_changes();
+    }
+
+    /// Refuses the pending pipeline changes of a session that ends; returns the answers that visitors have not got yet.
+    pub fn last_answers(&mut self) -> Vec<(u64, Answer)> {
+        self.forget_all_changes();
+        std::mem::take(&mut self.answers)
+    }
+
+    fn forget_all_changes(&mut self) {
         let drivers: Vec<u32> = self.drivers.keys().copied().collect();
         drivers.into_iter().for_each(|driver| self.forget_changes(driver));
     }

@@ -709,7 +709,10 @@ impl DeviceHost {
         }
     }
 
-    fn finish_session(&mut self, session: Session, reason: &str, emit: &mut dyn FnMut(Event)) {
+    fn finish_session(&mut self, mut session: Session, reason: &str, emit: &mut dyn FnMut(Event)) {
+        for (visitor, answer) in session.common.last_answers() {
+            self.console.iter_mut().for_each(|console| console.answer(visitor, &answer, &mut self.poller));
+        }
         let (peer, exit) = session.end(&mut self.shared, &mut self.poller);
         self.exits.retain(|exit| !exit.is_finished());
         self.exits.extend(exit);

@@ -15,6 +15,11 @@ fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
 }
 
+/// A request for another pipeline of the flow from `pattern`.
+fn change_to(via: &str) -> String {
+    format!("{{\"op\":\"change\",\"name\":\"pattern\",\"back\":false,\"edit\":{{\"via\":\"{via}\"}}}}\n")
+}
+
 /// Sends each line and returns the answers.
 fn ask(service: &Service, lines: &[&str]) -> Vec<Value> {
     let mut stream = UnixStream::connect(console(service)).unwrap();
@@ -163,6 +168,34 @@ fn invalid_requests_to_a_console_do_not_affect_its_flows() {
     let socket = console(&share);
     assert_eq!(share.stop(), Some(0));
     assert!(!socket.exists());
+}
+
+#[test]
+fn a_change_is_answered_when_its_session_ends() {
+    let (mut share, address) = Service::share("pattern:rate=100", &["--limit", "keep=1s"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null"]);
+    attach.wait("attached");
+    attach.child.kill().unwrap();
+    let answers = ask(&share, &[&change_to("tap")]);
+    assert!(answers[0]["problem"].as_str().unwrap().contains("closed"), "{}", answers[0]);
+    share.wait("peer-left");
+    assert_eq!(share.stop(), Some(0));
+}
+
+/// The first proposal of a flow may be `synchronize` alone, which the device's own pipeline completes.
+#[test]
+fn a_change_to_a_pair_that_joins_flows_is_the_whole_pipeline() {
+    let (share, address) = Service::share("pattern:rate=100", &["--via", "null | tap"]);
+    let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "null"]);
+    attach.wait("attached");
+    for service in [&attach, &share] {
+        for (via, starts) in [("synchronize", "synchronize/1"), ("tap", "tap/1")] {
+            let answers = ask(service, &[&change_to(via)]);
+            let pipeline = answers[0]["pipeline"].as_str().unwrap_or_else(|| panic!("{}", answers[0]));
+            assert!(pipeline.starts_with(starts) && !pipeline.contains('|'), "{pipeline}");
+        }
+    }
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
 #[test]
