@@ -100,6 +100,10 @@ impl Pair for Buffer {
         }
     }
 
+    fn version(&self) -> u16 {
+        2
+    }
+
     fn promises(&self, options: &Options) -> Promises {
         let requests = !is_play(options);
         Promises {
