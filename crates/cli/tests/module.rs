@@ -276,6 +276,20 @@ fn feedback_passes_through_the_runner() {
     }
 }
 
+/// Its source takes no third message until it is requested; a frame that waits for that message must not keep the request.
+#[test]
+fn a_half_without_room_hears_its_other_half() {
+    let mut source = Driven::half("buffer");
+    source.say(0, &hello("source", "bytes", &[("full", "wait"), ("source_max", "2")]));
+    assert!(matches!(source.frame().1, ModuleFrame::Hello { .. }));
+    (0..3).for_each(|number| source.give(number, &[number as u8]));
+    source.say(3, &ModuleFrame::Gap);
+    source.say(3, &ModuleFrame::Peer(3u64.to_le_bytes().to_vec()));
+    for number in 0..3 {
+        assert_eq!(source.output().0, number);
+    }
+}
+
 #[test]
 fn a_key_precedes_the_hello_and_is_on_no_command_line() {
     let mut keyless = Driven::half("encrypt");

@@ -121,14 +121,19 @@ impl Control {
         }
     }
 
-    /// The next waiting frame.
-    pub(super) fn peek(&self) -> Option<&PositionedFrame> {
-        self.frames.front()
+    /// The waiting frames, in order.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &PositionedFrame> {
+        self.frames.iter()
     }
 
     /// Takes the next waiting frame.
     pub(super) fn take(&mut self) -> Option<PositionedFrame> {
-        let frame = self.frames.pop_front();
+        self.take_at(0)
+    }
+
+    /// Takes the waiting frame with this index.
+    pub(super) fn take_at(&mut self, index: usize) -> Option<PositionedFrame> {
+        let frame = self.frames.remove(index);
         if self.frames.is_empty() {
             self.frames_bytes = 0;
         }

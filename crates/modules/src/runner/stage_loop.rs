@@ -8,7 +8,7 @@
 //! | `Finishing` | the stage was told the end of every port and has sent everything | all output is written |
 
 use super::carrier::Carrier;
-use super::control::Control;
+use super::control::{Control, PositionedFrame};
 use crate::now;
 use contract::ServiceError;
 use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, StageResult, Time};
@@ -214,7 +214,7 @@ impl StageLoop {
         self.send_done();
         self.send_report(now);
         self.control.flush().map_err(control_failed)?;
-        again |= self.has_room() && self.has_next()? || self.has_frame();
+        again |= self.has_room() && self.has_next()? || self.next_frame().is_some();
         Ok(again)
     }
 
@@ -287,19 +287,23 @@ impl StageLoop {
         Ok(handled)
     }
 
-    /// Returns true if a frame can be handled now. A stage without room may wait for the other half, so it receives
-    /// that half's frames early.
-    fn has_frame(&self) -> bool {
-        let has_come = |(at, frame): &(u64, ModuleFrame)| {
-            let is_peer_frame = matches!(frame, ModuleFrame::Peer(_));
-            self.peer == Peer::OtherHalf || *at <= self.inputs || is_peer_frame && !self.stage.has_room()
-        };
-        self.phase != Phase::Finishing && !self.is_flushing && self.control.peek().is_some_and(has_come)
+    /// The index of the next frame that can be handled now. A stage without room may wait for the other half, so it receives
+    /// that half's frames early, and past frames that wait for their message.
+    fn next_frame(&self) -> Option<usize> {
+        if self.phase == Phase::Finishing || self.is_flushing {
+            return None;
+        }
+        let (at, _) = self.control.waiting().next()?;
+        if self.peer == Peer::OtherHalf || *at <= self.inputs {
+            return Some(0);
+        }
+        let of_peer = |(_, frame): &PositionedFrame| matches!(frame, ModuleFrame::Peer(_));
+        self.control.waiting().position(of_peer).filter(|_| !self.stage.has_room())
     }
 
     fn handle_frames(&mut self, now: Time) -> Result<(), ServiceError> {
-        while self.has_frame()
-            && let Some((_, frame)) = self.control.take()
+        while let Some(index) = self.next_frame()
+            && let Some((_, frame)) = self.control.take_at(index)
         {
             let result = match &frame {
                 ModuleFrame::Peer(bytes) => self.stage.handle_control(bytes, now, &mut self.out),
