@@ -3,6 +3,7 @@
 use crate::skip::has_program;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -52,7 +53,7 @@ impl Desktop {
         Some(desktop)
     }
 
-    /// Starts the compositor, if it does not run, and waits for its socket.
+    /// Starts the compositor, if it does not run, and waits until its socket is listened to.
     pub fn run(&mut self) {
         let configuration = self.path("sway.cfg");
         fs::write(&configuration, &self.configuration).expect("a writable directory");
@@ -60,7 +61,7 @@ impl Desktop {
         let mut command = self.command("sway");
         command.args(["-c", &configuration]).stdout(Stdio::null()).stderr(log);
         self.compositor = Some(command.spawn().expect("sway starts"));
-        self.wait("its socket", || fs::exists(self.display()).is_ok_and(|exists| exists));
+        self.wait("its socket", || UnixStream::connect(self.display()).is_ok());
     }
 
     /// Kills the compositor, as a crash would.

@@ -4,6 +4,7 @@
 use crate::skip::{has_any, has_file, has_program};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,7 +84,8 @@ impl Gnome {
     }
 
     fn wait_for_socket(&self, name: &str) {
-        self.wait(name, || fs::exists(self.path(name)).is_ok_and(|exists| exists));
+        // A socket is there before it is listened to.
+        self.wait(name, || UnixStream::connect(self.path(name)).is_ok());
     }
 
     fn spawn(&mut self, program: &str, arguments: &[&str]) {
