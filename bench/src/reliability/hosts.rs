@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// The longest wait for an event of a program.
@@ -53,6 +53,7 @@ pub(crate) struct Service {
     pub(crate) child: Child,
     events: Arc<Mutex<Vec<(Instant, Value)>>>,
     has_printed_else: Arc<AtomicBool>,
+    reader: JoinHandle<()>,
 }
 
 impl Service {
@@ -80,7 +81,7 @@ impl Service {
         let collected = events.clone();
         let has_printed_else: Arc<AtomicBool> = Arc::default();
         let else_printed = has_printed_else.clone();
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             for line in BufReader::new(stream).lines().map_while(Result::ok) {
                 let is_clean = !line.contains(char::is_control);
                 else_printed.fetch_or(!is_clean, Ordering::Relaxed);
@@ -98,7 +99,7 @@ impl Service {
                 }
             }
         });
-        Service { child, events, has_printed_else }
+        Service { child, events, has_printed_else, reader }
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<(Instant, Value)>> {
@@ -130,12 +131,14 @@ impl Service {
     ) -> Result<(Instant, Value), Failure> {
         let begun = Instant::now();
         loop {
+            // A program prints its last events just before it exits.
+            let has_read_all = self.reader.is_finished();
             let is_it =
                 |event: &Value| event["event"] == kind && name.is_none_or(|name| event["name"] == name);
             if let Some(event) = self.events().iter().rev().find(|(_, event)| is_it(event)) {
                 return Ok(event.clone());
             }
-            if let Some(status) = self.child.try_wait()? {
+            if has_read_all && let Some(status) = self.child.try_wait()? {
                 return Err(format!("outboard exited ({status}) without `{kind}`").into());
             }
             if begun.elapsed() > patience {
