@@ -8,7 +8,7 @@
 //! | `Finishing` | the stage was told the end of every port and has sent everything | all output is written |
 
 use super::carrier::Carrier;
-use super::control::{Control, PositionedFrame};
+use super::control::Control;
 use crate::now;
 use contract::ServiceError;
 use contract::{Choice, Feedback, Half, Outbox, Port, Promises, Stage, StageError, StageResult, Time};
@@ -297,8 +297,10 @@ impl StageLoop {
         if self.peer == Peer::OtherHalf || *at <= self.inputs {
             return Some(0);
         }
-        let of_peer = |(_, frame): &PositionedFrame| matches!(frame, ModuleFrame::Peer(_));
-        self.control.waiting().position(of_peer).filter(|_| !self.stage.has_room())
+        if self.stage.has_room() {
+            return None;
+        }
+        self.control.waiting().position(|(_, frame)| matches!(frame, ModuleFrame::Peer(_)))
     }
 
     fn handle_frames(&mut self, now: Time) -> Result<(), ServiceError> {
