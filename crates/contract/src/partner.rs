@@ -201,6 +201,9 @@ pub enum RecoveryCtl<'a> {
     PartialWrite,
     /// The first bytes of the next pushed message were already written by a crashed process; skip this many.
     Skip(u64),
+    /// The next pushed message follows one of which a crashed process wrote this many bytes, and which never comes
+    /// again. A partner whose messages all have one size keeps its reader in step.
+    Abandon(u64),
     /// Returns the number of bytes read but not yet pulled ([`CtlReply::Count`]). A crash would lose them.
     ReadAhead,
     /// Returns the number of messages that this partner has read and discarded ([`CtlReply::Count`]), because a

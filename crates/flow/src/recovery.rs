@@ -66,6 +66,8 @@ const DEVICE_STATE_AT: usize = 24 << 10;
 const VALID_LOSSES: usize = 48;
 /// Each copy of the losses of all previous workers: messages lost in the stages, messages possibly lost, bytes read ahead.
 const LOSSES: [usize; 2] = [56, 80];
+/// Bytes that the partner wrote of an output that never comes again; 0 if there is none.
+const ABANDONED: usize = 104;
 /// Bytes of an entry's length.
 const LENGTH_BYTES: usize = 4;
 
@@ -387,6 +389,10 @@ impl RecoveryLog {
         let is_abandoned = progress >> PARTIAL_BITS < settled;
         self.pushed = (progress >> PARTIAL_BITS).max(settled);
         (self.settled, self.checkpoint) = (settled, checkpoint);
+        let partial_bytes = progress >> 1 & ((1 << (PARTIAL_BITS - 1)) - 1);
+        if is_abandoned && partial_bytes > 0 {
+            self.store(ABANDONED, partial_bytes);
+        }
         let mut bytes = vec![0; checkpoint.1];
         self.shared.copy_out(self.checkpoint_at(checkpoint.0), &mut bytes).then_some(())?;
         Some(SavedSink {
@@ -394,7 +400,7 @@ impl RecoveryLog {
             pipeline,
             checkpoint: bytes.into(),
             accepted: self.pushed - settled,
-            partial_bytes: if is_abandoned { 0 } else { progress >> 1 & ((1 << (PARTIAL_BITS - 1)) - 1) },
+            partial_bytes: if is_abandoned { 0 } else { partial_bytes },
             losses: self
                 .add_losses(progress & 1, if is_abandoned { settled << PARTIAL_BITS } else { progress & !1 }),
         })
@@ -416,6 +422,18 @@ impl RecoveryLog {
         self.store(PROGRESS, self.load(PROGRESS) | 1);
     }
 
+    /// Notes that the output of which the partner wrote `bytes` never comes again.
+    pub fn abandon_partial(&self, bytes: u64) {
+        self.store(ABANDONED, bytes);
+        self.store(PROGRESS, self.pushed << PARTIAL_BITS);
+    }
+
+    /// Returns the bytes that the partner wrote of an output that never comes again, once.
+    pub fn take_abandoned(&self) -> Option<u64> {
+        let bytes = Some(self.load(ABANDONED)).filter(|bytes| *bytes > 0);
+        bytes.inspect(|_| self.store(ABANDONED, 0))
+    }
+
     /// Returns whether a push has started without a call of [`RecoveryLog::end_push`].
     pub fn is_pushing(&self) -> bool {
         self.load(PROGRESS) & 1 == 1
@@ -433,6 +451,11 @@ impl RecoveryLog {
     pub fn begin_epoch(&mut self, repeated: u64) {
         self.settled = self.pushed.saturating_sub(repeated);
         self.checkpoint.1 = 0;
+    }
+
+    /// Notes that a flush is complete, while the rest of a partial output has not come again.
+    pub fn end_flush(&self) {
+        self.store(PROGRESS, self.load(PROGRESS) & !1);
     }
 
     /// Notes that the partner accepted `count` more outputs. `partial_bytes`: bytes written of an incomplete

@@ -317,7 +317,11 @@ impl SinkPath {
                 // A partner that reports partial writes also supports this operation.
                 let _ = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Skip(bytes)));
             }
-            if let Some(log) = self.delivery_log() {
+            if let Some(log) = &self.recovery.log {
+                if let Some(bytes) = log.take_abandoned() {
+                    // A partner whose messages have different sizes returns an error, which is harmless.
+                    let _ = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Abandon(bytes)));
+                }
                 log.begin_push();
             }
             self.delays.record(message.created, now);

@@ -280,10 +280,8 @@ impl Endpoint for Terminal {
                 self.change = Some(self.known);
                 Ok(CtlReply::Done)
             }
-            Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(self.line.pending.partial_write()),
-            Ctl::Recovery(RecoveryCtl::Skip(bytes)) => {
-                self.line.pending.skip(bytes);
-                Ok(CtlReply::Done)
+            Ctl::Recovery(RecoveryCtl::PartialWrite | RecoveryCtl::Skip(_)) => {
+                self.line.pending.resume(operation)
             }
             Ctl::Report => {
                 let mut report = self.line.report();

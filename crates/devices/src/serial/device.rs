@@ -312,10 +312,8 @@ impl Endpoint for Port {
                 self.watch = Watch::default();
                 Ok(CtlReply::Done)
             }
-            Ctl::Recovery(RecoveryCtl::PartialWrite) => Ok(self.line.pending.partial_write()),
-            Ctl::Recovery(RecoveryCtl::Skip(bytes)) => {
-                self.line.pending.skip(bytes);
-                Ok(CtlReply::Done)
+            Ctl::Recovery(RecoveryCtl::PartialWrite | RecoveryCtl::Skip(_)) => {
+                self.line.pending.resume(operation)
             }
             Ctl::Recovery(RecoveryCtl::ReadAhead) => {
                 let received: usize = self.received.iter().map(SerialMessage::data_bytes).sum();

@@ -1,8 +1,8 @@
 //! Memory of a stream between two calls: bytes read that are no message yet, and a message that is not written yet.
 
-use super::Channel;
+use super::{Channel, UNSUPPORTED};
 use buffers::{Lease, Pool};
-use contract::{Body, Bytes, CtlReply};
+use contract::{Body, Bytes, Ctl, CtlReply, PartnerResult, RecoveryCtl};
 use rustix::io::Errno;
 
 /// Read buffers kept for reuse.
@@ -79,17 +79,17 @@ impl PendingWrite {
         self.body = body;
     }
 
-    /// Performs [`contract::Ctl::Recovery(contract::RecoveryCtl::PartialWrite)`].
-    pub(crate) fn partial_write(&self) -> CtlReply {
-        match self.left() {
-            0 => CtlReply::Done,
-            _ => CtlReply::Count(self.written as u64),
+    /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
+    pub(crate) fn resume(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+        match (operation, self.left()) {
+            (Ctl::Recovery(RecoveryCtl::PartialWrite), 0) => Ok(CtlReply::Done),
+            (Ctl::Recovery(RecoveryCtl::PartialWrite), _) => Ok(CtlReply::Count(self.written as u64)),
+            (Ctl::Recovery(RecoveryCtl::Skip(bytes)), _) => {
+                self.skip = usize::try_from(bytes).unwrap_or(0);
+                Ok(CtlReply::Done)
+            }
+            _ => Err(UNSUPPORTED),
         }
-    }
-
-    /// Performs [`contract::Ctl::Recovery(contract::RecoveryCtl::Skip)`].
-    pub(crate) fn skip(&mut self, bytes: u64) {
-        self.skip = usize::try_from(bytes).unwrap_or(0);
     }
 
     /// Writes as many bytes as there is room for. Returns their number.

@@ -134,7 +134,18 @@ impl Channel {
     /// Returns true if the file position is not 0: this or a duplicated descriptor was read or written. Always false
     /// for other kinds of files.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.is_on_disk() && rustix::fs::tell(&self.descriptor).is_ok_and(|place| place > 0)
+        self.place().is_some_and(|place| place > 0)
+    }
+
+    /// Returns the position in a regular file; `None` for other kinds of files.
+    pub(crate) fn place(&self) -> Option<u64> {
+        rustix::fs::tell(&self.descriptor).ok().filter(|_| self.is_on_disk())
+    }
+
+    /// Takes back what was written to a regular file from this position on.
+    pub(crate) fn take_back(&self, place: u64) -> rustix::io::Result<()> {
+        rustix::fs::ftruncate(&self.descriptor, place)?;
+        rustix::fs::seek(&self.descriptor, rustix::fs::SeekFrom::Start(place)).map(drop)
     }
 
     /// Returns the unread bytes in a FIFO that only this descriptor may keep open for reading; 0 otherwise.
@@ -282,14 +293,13 @@ pub(crate) trait MessageWriter: Send {
 
     /// Performs [`RecoveryCtl::PartialWrite`] and [`RecoveryCtl::Skip`].
     fn resume_write(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        match (self.pending(), operation) {
-            (Some(pending), Ctl::Recovery(RecoveryCtl::PartialWrite)) => Ok(pending.partial_write()),
-            (Some(pending), Ctl::Recovery(RecoveryCtl::Skip(bytes))) => {
-                pending.skip(bytes);
-                Ok(CtlReply::Done)
-            }
-            _ => Err(UNSUPPORTED),
-        }
+        self.pending().map_or(Err(UNSUPPORTED), |pending| pending.resume(operation))
+    }
+
+    /// Performs [`RecoveryCtl::Abandon`].
+    fn abandon(&mut self, bytes: u64) -> PartnerResult<CtlReply> {
+        let _ = bytes;
+        Err(UNSUPPORTED)
     }
 
     /// Performs [`RecoveryCtl::SaveState`].
@@ -360,6 +370,9 @@ impl<R: MessageReader, W: MessageWriter> Endpoint for StreamPartner<R, W> {
                     Some(writer) => writer.resume_write(operation),
                     None => Err(UNSUPPORTED),
                 }
+            }
+            Ctl::Recovery(RecoveryCtl::Abandon(bytes)) => {
+                self.writer.as_mut().map_or(Err(UNSUPPORTED), |writer| writer.abandon(bytes))
             }
             Ctl::Recovery(RecoveryCtl::ReadAhead) => match &self.reader {
                 Some(reader) => Ok(CtlReply::Count(reader.ahead())),

@@ -125,6 +125,11 @@ impl StreamWriter {
         Ok(if self.write()? { CtlReply::Done } else { CtlReply::Pending })
     }
 
+    /// Returns the descriptor; `None` after [`StreamWriter::finish`].
+    pub(crate) fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref()
+    }
+
     /// Returns the pending write, which another process can resume.
     pub(crate) fn pending(&mut self) -> &mut PendingWrite {
         &mut self.pending

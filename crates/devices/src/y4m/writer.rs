@@ -1,10 +1,17 @@
 //! The application side: writes pictures to a YUV4MPEG2 stream.
+//!
+//! A worker may be killed within a picture. All pictures have one size, so its successor finds the boundary:
+//!
+//! | stream | the picture comes again | it never comes again |
+//! |---|---|---|
+//! | file | take the part back, write all of it | take the part back |
+//! | FIFO, pipe, socket | write the rest | the next picture continues it: one torn picture |
 
 use super::header::{self, FRAME_LINE};
 use crate::pixels;
 use crate::stream::{Channel, Framing, MessageWriter, PendingWrite, StreamWriter};
 use buffers::Pool;
-use contract::{Body, Bytes, CtlReply, Message, PartnerError, PartnerResult, Pushed};
+use contract::{Body, Bytes, Ctl, CtlReply, Message, PartnerError, PartnerResult, Pushed, RecoveryCtl};
 use wire::formats::video::{Geometry, PixelFormat, unpack_yuyv};
 
 /// The number of picture buffers that are recycled.
@@ -17,6 +24,8 @@ pub(super) struct Writer {
     has_first_line: bool,
     /// The geometry of the stream, once it is known.
     geometry: Option<Geometry>,
+    /// Position of the first picture; `None` if the stream has no positions or the first line is not written.
+    first_place: Option<u64>,
     pool: Pool,
 }
 
@@ -24,7 +33,7 @@ impl Writer {
     pub(super) fn new(name: String, channel: Channel) -> Self {
         let has_first_line = channel.is_in_use();
         let writer = StreamWriter::new(name, channel, Framing::none());
-        Writer { writer, has_first_line, geometry: None, pool: Pool::new(0, 0) }
+        Writer { writer, has_first_line, geometry: None, first_place: None, pool: Pool::new(0, 0) }
     }
 
     /// Writes the first line. Returns whether all of it is written.
@@ -34,7 +43,9 @@ impl Writer {
         let line = Message::new(first.created, Body::from(Bytes::from(line)));
         self.writer.push(line).map_err(|(error, _)| error)?;
         self.has_first_line = true;
-        Ok(matches!(self.writer.flush()?, CtlReply::Done))
+        let is_written = matches!(self.writer.flush()?, CtlReply::Done);
+        self.first_place = self.writer.channel().and_then(Channel::place).filter(|_| is_written);
+        Ok(is_written)
     }
 
     /// Returns the bytes of a frame, and its geometry in the stream.
@@ -52,6 +63,22 @@ impl Writer {
         body.push(Bytes::from_static(FRAME_LINE));
         body.push(self.converted(&from, picture, &to));
         Ok((body, to))
+    }
+
+    /// Takes back a part of a picture at the end of a file.
+    fn take_back_part(&self) -> PartnerResult {
+        let channel = self.writer.channel();
+        let place = channel.and_then(Channel::place).zip(self.first_place);
+        let (Some(channel), Some((place, first)), Some(geometry)) = (channel, place, &self.geometry) else {
+            return Ok(());
+        };
+        let part = place.saturating_sub(first) % (FRAME_LINE.len() + geometry.bytes()) as u64;
+        if part == 0 {
+            return Ok(());
+        }
+        channel
+            .take_back(place - part)
+            .map_err(|error| PartnerError::os("taking back a part of a picture", error))
     }
 
     /// Returns the pixels in planes, rows without padding; the same bytes, if they have that layout already.
@@ -154,16 +181,35 @@ impl MessageWriter for Writer {
         self.has_first_line.then(|| self.writer.pending())
     }
 
-    /// Saves the first line, which must not be written twice.
+    fn resume_write(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+        match (self.first_place, self.pending(), operation) {
+            // The part was taken back.
+            (Some(_), _, Ctl::Recovery(RecoveryCtl::Skip(_))) => Ok(CtlReply::Done),
+            (_, Some(pending), operation) => pending.resume(operation),
+            _ => Err(PartnerError::Unsupported("a partial first line")),
+        }
+    }
+
+    fn abandon(&mut self, bytes: u64) -> PartnerResult<CtlReply> {
+        self.resume_write(Ctl::Recovery(RecoveryCtl::Skip(bytes)))
+    }
+
+    /// Saves the first line, which must not be written twice, and the position of the first picture.
     fn save_state(&self) -> PartnerResult<CtlReply> {
         let line = self.geometry.as_ref().and_then(header::emit);
-        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
+        let place = self.first_place.map_or(String::new(), |place| place.to_string());
+        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes((line + &place).into_bytes())))
     }
 
     fn restore_state(&mut self, saved: &[u8]) -> PartnerResult<CtlReply> {
-        let geometry = header::parse(saved.trim_ascii_end());
-        self.geometry = Some(geometry.map_err(PartnerError::Message)?);
+        let wrong = || PartnerError::Message("the saved state of a film is invalid".into());
+        let end = saved.iter().position(|byte| *byte == b'\n').ok_or_else(wrong)?;
+        let geometry = header::parse(&saved[..end]).map_err(PartnerError::Message)?;
+        let place = std::str::from_utf8(&saved[end + 1..]).map_err(|_| wrong())?;
+        self.first_place = if place.is_empty() { None } else { Some(place.parse().map_err(|_| wrong())?) };
+        self.geometry = Some(geometry);
         self.has_first_line = true;
+        self.take_back_part()?;
         Ok(CtlReply::Done)
     }
 }

@@ -18,7 +18,7 @@
 //! cannot process them. Flows of other classes begin the epoch with the old stages, and again with the new ones.
 
 use super::lifecycle::LATE_WAIT;
-use super::recovery::{RepeatedOutputs, partial_bytes};
+use super::recovery::partial_bytes;
 use super::{EPOCH_ABANDONED, SinkPath, build_chain};
 use crate::chain_runner::{self, ChainRunner};
 use crate::pipeline_change::PipelineChangeSink;
@@ -79,7 +79,7 @@ impl SinkPath {
             return;
         }
         // Outputs of an abandoned epoch are not repeated.
-        self.recovery.repeated = RepeatedOutputs::default();
+        self.recovery.abandon_repeated();
         let is_first = self.sink.epoch() == 0;
         let discarded = self.sink.begin(epoch);
         self.drops.add(EPOCH_ABANDONED, discarded);

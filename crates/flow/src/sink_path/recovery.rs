@@ -15,6 +15,7 @@
 //! | a run is complete, the partner accepted everything, stages without state | the ticket, if it advanced | acknowledge |
 //! | an epoch begins with fresh stages | the ticket | no checkpoint is due |
 //! | a new worker skips repeated outputs | nothing: the position stays | |
+//! | a new worker's partial output never comes again | its written bytes, until the next push tells the partner | |
 
 use super::acknowledge::longest_wait;
 use super::{SinkPath, build_chain};
@@ -60,6 +61,16 @@ pub(super) struct RepeatedOutputs {
     pub(super) partial_bytes: Option<u64>,
 }
 
+impl SinkRecovery {
+    /// Handles that the source does not repeat the outputs that the previous worker had pushed.
+    pub(super) fn abandon_repeated(&mut self) {
+        let repeated = std::mem::take(&mut self.repeated);
+        if let (Some(log), Some(bytes)) = (&self.log, repeated.partial_bytes) {
+            log.abandon_partial(bytes);
+        }
+    }
+}
+
 impl RepeatedOutputs {
     fn is_empty(&self) -> bool {
         self.count == 0 && self.partial_bytes.is_none()
@@ -89,7 +100,7 @@ pub(super) fn resume(
         // An unusable checkpoint is ignored.
         chain = build_chain(plan)?;
     }
-    let recovery = SinkRecovery {
+    let mut recovery = SinkRecovery {
         log,
         ticket: None,
         checkpoints: Checkpoints { are_needed, ..Checkpoints::default() },
@@ -99,12 +110,16 @@ pub(super) fn resume(
             partial_bytes: Some(saved.partial_bytes).filter(|bytes| *bytes > 0),
         }),
     };
+    if plan.class != FlowClass::Reliable {
+        recovery.abandon_repeated();
+    }
     Ok((sink, chain, drops, recovery))
 }
 
 impl SinkPath {
     /// Takes the recovery log and the drop counts, for a rebuilt path.
     pub fn into_handover(mut self) -> (u32, Option<RecoveryLog>, DropCounts) {
+        self.recovery.abandon_repeated();
         self.stages.settle(&mut self.drops);
         let held = self.sink.abandon() + (self.stages.at_risk() + self.stages.out.messages.len()) as u64;
         self.drops.add(PEER_RESTARTED, held);
@@ -130,7 +145,7 @@ impl SinkPath {
 
     /// Notes that a flush of the partner starts.
     pub fn handle_flush(&mut self) {
-        if let Some(log) = self.delivery_log() {
+        if let Some(log) = &self.recovery.log {
             log.begin_push();
         }
     }
@@ -148,20 +163,20 @@ impl SinkPath {
         let is_all = !unflushed && self.stages.out.messages.is_empty();
         // While outputs are repeated and skipped, the position of the ticket must not advance.
         let may_advance = self.save_checkpoint(is_all && self.recovery.repeated.is_empty(), now);
-        let mut has_advanced = false;
-        if let Some(log) = self.delivery_log() {
+        let has_repeated_part = self.recovery.repeated.partial_bytes.is_some();
+        if let Some(log) = self.recovery.log.as_mut() {
             if let Some(partner) = partner {
                 log.save_device_state(partner.as_mut(), key);
-                if log.is_pushing() {
-                    log.end_push(0, partial_bytes(partner.as_mut(), key));
+                match log.is_pushing() {
+                    true if has_repeated_part => log.end_flush(),
+                    true => log.end_push(0, partial_bytes(partner.as_mut(), key)),
+                    false => {}
                 }
             }
-            has_advanced = may_advance && log.settle();
-        }
-        if let Some(log) = &self.recovery.log {
             log.end_read(at_risk, 0);
             log.save_dropped(dropped);
         }
+        let has_advanced = may_advance && self.delivery_log().is_some_and(RecoveryLog::settle);
         // The ticket and the count of accepted outputs advance together. Otherwise the next worker would skip too
         // many.
         if may_advance {
@@ -233,7 +248,7 @@ impl SinkPath {
     /// Saves that the partner accepted `count` more outputs.
     pub(super) fn save_push(&mut self, count: u64, partner: &mut dyn Partner) {
         let key = self.key;
-        if let Some(log) = self.delivery_log() {
+        if let Some(log) = self.recovery.log.as_mut() {
             log.end_push(count, partial_bytes(partner, key));
         }
     }
@@ -264,5 +279,116 @@ pub(super) fn partial_bytes(partner: &mut dyn Partner, key: FlowKey) -> Option<u
     match partner.ctl(key, Ctl::Recovery(RecoveryCtl::PartialWrite)) {
         Ok(CtlReply::Count(bytes)) => Some(bytes),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recovery::{map, memory};
+    use crate::types::PathContext;
+    use contract::{
+        Attributes, Direction, FlowDirection, FlowTemplate, Format, Message, PartnerError, PartnerResult,
+        Pull, Pulled, Pushed, Readiness, Site,
+    };
+    use modules::registry;
+    use pipeline::{Origin, Pipeline};
+    use std::os::fd::OwnedFd;
+    use std::sync::{Arc, Mutex};
+
+    /// Notes its calls.
+    #[derive(Clone, Default)]
+    struct Notes(Arc<Mutex<Vec<&'static str>>>);
+
+    impl Notes {
+        fn record(&self, call: &'static str) {
+            self.0.lock().unwrap().push(call);
+        }
+    }
+
+    impl Partner for Notes {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, _: Message) -> Result<Pushed, (PartnerError, Message)> {
+            self.record("push");
+            Ok(Pushed::Taken)
+        }
+
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            match operation {
+                Ctl::Recovery(RecoveryCtl::Skip(7)) => self.record("skip"),
+                Ctl::Recovery(RecoveryCtl::Abandon(7)) => self.record("abandon"),
+                _ => return Err(PartnerError::Unsupported("this")),
+            }
+            Ok(CtlReply::Done)
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    /// Resumes the path of a worker that was killed after the partner had written 7 bytes of an output.
+    fn resumed(class: FlowClass, memory: &OwnedFd) -> SinkPath {
+        let plan = FlowPlan {
+            flow: 0,
+            direction: FlowDirection::DeviceToApplication,
+            class,
+            format: Format::Bytes,
+            pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+            requested: Vec::new(),
+            site: Site::default(),
+        };
+        let limits = Limits::default();
+        let [log, _] = map(memory.try_clone().unwrap(), &limits).unwrap();
+        SinkPath::new(plan, FlowKey::DEFAULT, false, &limits, Some(log)).unwrap()
+    }
+
+    #[test]
+    fn a_partner_learns_whether_a_partial_output_comes_again() {
+        let cases = [
+            (FlowClass::Reliable, false, ["skip", "push"]),
+            (FlowClass::Reliable, true, ["abandon", "push"]),
+            (FlowClass::Timely, false, ["abandon", "push"]),
+            (FlowClass::State, true, ["abandon", "push"]),
+        ];
+        for (class, has_new_epoch, expected) in cases {
+            let limits = Limits::default();
+            let memory = memory(&limits).unwrap();
+            let [mut log, _] = map(memory.try_clone().unwrap(), &limits).unwrap();
+            let (flow, epoch, abandoned, next, lost, upcoming, trimmed_to) = (0, 1, 0, 0, 0, None, (0, 0));
+            let ticket = SinkTicket { flow, epoch, abandoned, next, lost, upcoming, trimmed_to };
+            log.save_ticket(&FlowTicket::Sink(ticket), "");
+            log.begin_push();
+            log.end_push(1, Some(7));
+            // The second worker is killed before the next output.
+            for _ in 0..2 {
+                let mut path = resumed(class, &memory);
+                if has_new_epoch {
+                    path.begin_epoch(2, Time::ZERO, &mut Vec::new());
+                }
+                path.handle_flush();
+                let mut partner: Box<dyn Partner> = Box::new(Notes::default());
+                path.complete_run(Some(&mut partner), false, Time::ZERO, &mut Vec::new());
+            }
+            let mut path = resumed(class, &memory);
+            let notes = Notes::default();
+            let mut partner: Box<dyn Partner> = Box::new(notes.clone());
+            path.stages.out.messages.push_back(Message::new(Time::ZERO, Body::new()));
+            let (partner, notices) = (Some(&mut partner), &mut Vec::new());
+            path.run(PathContext { partner, transport: None, facts: None, now: Time::ZERO, notices })
+                .unwrap();
+            assert_eq!(*notes.0.lock().unwrap(), expected, "{class:?}, a new epoch: {has_new_epoch}");
+        }
     }
 }
