@@ -175,6 +175,26 @@ fn a_dialog_keeps_no_peer_of_another_device_waiting() {
     assert_eq!([desk.stop(), viewer.stop(), second.stop(), first.stop()], [Some(0); 4]);
 }
 
+/// Both the process that opens the device and one that joins it.
+#[test]
+fn a_stop_waits_for_no_dialog() {
+    let Some(desktop) = Gnome::start() else { return };
+    let scratch = Scratch::new();
+    let words = ["share", "wayland:wayland-0,view=only", "--listen", "127.0.0.1:0", "--name", "desk"];
+    let mut asking = Service::start_as(on_desktop(&desktop, &scratch, &words));
+    asking.wait("question");
+    desktop.wait_for_dialog();
+    assert_eq!(asking.stop(), Some(0));
+    let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
+    let mut first = Service::start_as(on_desktop(&desktop, &scratch, &words));
+    let address = first.wait("listening")["address"].as_str().unwrap().to_string();
+    let words = ["share", "wayland:wayland-0,view=only", "--listen", &address, "--name", "desk"];
+    let mut joining = Service::start_as(on_desktop(&desktop, &scratch, &words));
+    joining.wait("question");
+    desktop.wait_for_dialog();
+    assert_eq!([joining.stop(), first.stop()], [Some(0); 2]);
+}
+
 #[test]
 fn a_share_that_ends_on_the_desktop_is_unplugged_and_asks_nobody() {
     let Some(desktop) = Gnome::start() else { return };
