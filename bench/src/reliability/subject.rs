@@ -107,14 +107,11 @@ fn make(unit: Unit, to: &Port, count: &Mutex<Count>, signals: &Signals) {
     let mut head = unit.head();
     let mut due = Instant::now();
     while !signals.stop_making.load(Ordering::Relaxed) {
-        if !signals.pause.load(Ordering::Relaxed) {
+        if let Some(number) = make_number(count, signals) {
             if signals.restart.swap(false, Ordering::Relaxed) {
                 head = unit.head();
             }
-            let number = lock(count).next();
             let bytes = [head.as_slice(), &unit.bytes(number)].concat();
-            // Recorded before the write: it may arrive at once.
-            lock(count).make();
             match to.write(&bytes, &signals.stop_making) {
                 Written::Nothing => lock(count).unmake(),
                 Written::All | Written::Part => head.clear(),
@@ -130,6 +127,15 @@ fn make(unit: Unit, to: &Port, count: &Mutex<Count>, signals: &Signals) {
         // `make_now` ends the wait.
         thread::park_timeout(due.saturating_duration_since(Instant::now()));
     }
+}
+
+/// Returns the number of the next unit, unless the flow is paused. The unit is recorded before it is written, since it may
+/// arrive at once.
+fn make_number(count: &Mutex<Count>, signals: &Signals) -> Option<u64> {
+    let mut count = lock(count);
+    let number = (!signals.pause.load(Ordering::Relaxed)).then(|| count.next())?;
+    count.make();
+    Some(number)
 }
 
 fn watch(unit: Unit, from: &Port, count: &Mutex<Count>, signals: &Signals) {
@@ -295,9 +301,8 @@ impl Subject {
 
     /// Pauses the flow until [`Subject::plug`] or [`Subject::resume`]. Returns true if all units arrived in time.
     pub(crate) fn pause(&self, patience: Duration) -> bool {
+        // The lock of a count separates the units that are recorded before the pause from those that are not made.
         self.signals.pause.store(true, Ordering::Relaxed);
-        // The current unit is completed.
-        thread::sleep(DRAIN);
         let begun = Instant::now();
         let is_complete = || self.streams.iter().all(|stream| lock(&stream.count).is_complete());
         while begun.elapsed() < patience && !is_complete() {

@@ -1,5 +1,5 @@
 //! The cost of a request on one host: Outboard between fio and nbdkit, beside nbdkit alone, nbdkit behind another nbdkit, and the
-//! same bytes over bare TCP.
+//! same bytes over bare TCP, without and with a program between that passes them on unread.
 
 use super::fio::{self, Done, Load};
 use super::protocol::{Disk, Protocol, Values, local};
@@ -10,8 +10,8 @@ use crate::setting::Failure;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,12 +44,39 @@ fn answer(mut stream: TcpStream, bytes: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Programs between the client and the server of [`bare`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    /// A thread for each direction, which passes bytes on in the kernel where it can (`splice(2)`).
+    Relay,
+}
+
+/// Passes one connection on to this address, until its client ends.
+fn relay(listener: &TcpListener, to: SocketAddr) -> io::Result<()> {
+    let (client, server) = (listener.accept()?.0, TcpStream::connect(to)?);
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (mut requests, mut to_server) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        // The end of a connection is an error of its other direction.
+        let _ = io::copy(&mut requests, &mut to_server);
+        let _ = to_server.shutdown(Shutdown::Both);
+    });
+    io::copy(&mut &server, &mut &client).map(drop)
+}
+
 /// Reads over bare TCP: requests and replies as long as those of NBD, `depth` at a time.
-fn bare(load: Load, lasts: Duration) -> Result<Done, Failure> {
+fn bare(load: Load, lasts: Duration, between: Between) -> Result<Done, Failure> {
     let listener = TcpListener::bind((HERE, 0))?;
     let bytes = REPLY_BYTES + load.block_bytes as usize;
-    let address = listener.local_addr()?;
+    let mut address = listener.local_addr()?;
     let server = thread::spawn(move || answer(listener.accept()?.0, bytes));
+    if between == Between::Relay {
+        let (listener, to) = (TcpListener::bind((HERE, 0))?, address);
+        address = listener.local_addr()?;
+        thread::spawn(move || relay(&listener, to));
+    }
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     let (request, mut reply) = ([0; REQUEST_BYTES], vec![0; bytes]);
@@ -93,8 +120,8 @@ pub(super) fn study(
     let values = |sessions| Values { host: HERE, disk: Disk::Memory, size_bytes: DISK_BYTES, sessions };
     let direct = protocol.fill(address, values("1"));
     let mut text = String::from(
-        "| load | bare TCP, requests/s | nbdkit | nbdkit and nbdkit | Outboard, 1 session | Outboard, auto | 1 session: of nbdkit twice |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| load | bare TCP, requests/s | bare TCP, passed on | nbdkit | nbdkit and nbdkit | Outboard, 1 session | Outboard, auto | 1 session: of nbdkit twice |\n\
+         |---|---|---|---|---|---|---|---|\n",
     );
     let mut rows = Vec::new();
     for load in LOADS {
@@ -110,7 +137,8 @@ pub(super) fn study(
         };
         let (one, auto) = (ours("1")?, ours("auto")?);
         drop(server);
-        let bare = if load.rw == READ { Some(bare(load, lasts)?) } else { None };
+        let bare = |between| if load.rw == READ { bare(load, lasts, between).map(Some) } else { Ok(None) };
+        let (bare, relayed) = (bare(Between::Nothing)?, bare(Between::Relay)?);
         let name = format!(
             "{}, {} KiB, depth {}",
             if load.rw == READ { "reads" } else { "reads and writes" },
@@ -121,8 +149,9 @@ pub(super) fn study(
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {name} | {} | {} | {} | {} | {} | {:.2} |",
+            "| {name} | {} | {} | {} | {} | {} | {} | {:.2} |",
             bare.map_or(String::new(), rate),
+            relayed.map_or(String::new(), rate),
             rate(once),
             rate(twice),
             rate(one),
@@ -131,7 +160,7 @@ pub(super) fn study(
         );
         let of = |done: Done| json!({ "requests_per_second": done.requests_per_second, "mbit": done.mbit });
         rows.push(json!({ "rw": load.rw, "block_bytes": load.block_bytes, "depth": load.depth, "bare": bare.map(of),
-                          "nbdkit": of(once), "nbdkit_twice": of(twice), "ours_one": of(one), "ours_auto": of(auto) }));
+                          "relayed": relayed.map(of), "nbdkit": of(once), "nbdkit_twice": of(twice), "ours_one": of(one), "ours_auto": of(auto) }));
     }
     Ok((text, rows.into()))
 }
