@@ -149,6 +149,12 @@ impl Gnome {
         assert!(status.is_ok_and(|status| status.success()), "no dialog");
     }
 
+    /// Waits until the portal's dialog is closed.
+    pub fn wait_for_no_dialog(&self) {
+        let status = self.watch_dialog("gone").wait();
+        assert!(status.is_ok_and(|status| status.success()), "the dialog stays");
+    }
+
     fn watch_dialog(&self, word: &str) -> Child {
         let mut command = self.command("/usr/bin/python3");
         command.args(["-c", SCRIPT, word]).stdout(Stdio::null()).spawn().expect("Python starts")

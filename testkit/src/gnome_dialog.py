@@ -1,4 +1,4 @@
-# Answers the dialog of GNOME's portal by the accessibility bus: allow, look or cancel. With `wait` it only waits for it.
+# Answers the dialog of GNOME's portal by the accessibility bus: allow, look or cancel. With `wait` it only waits for it, with `gone` for its end.
 import sys
 import time
 
@@ -32,7 +32,7 @@ def until(get):
         except gi.repository.GLib.Error:
             pass
         time.sleep(0.05)
-    sys.exit("no dialog")
+    sys.exit("no dialog, or no end of it")
 
 
 def dialog():
@@ -44,6 +44,9 @@ def dialog():
     return None
 
 
+if sys.argv[1] == "gone":
+    until(lambda: not dialog())
+    sys.exit(0)
 window = until(dialog)
 if sys.argv[1] == "wait":
     sys.exit(0)

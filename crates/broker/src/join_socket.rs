@@ -310,24 +310,42 @@ pub struct Joined {
     summary: String,
 }
 
-impl Joined {
-    /// Asks this user's device host at `listen` to offer one more device. Returns `None` if there is no such device
-    /// host, and an error if it refuses.
-    pub fn join(words: &ShareWords, listen: SocketAddr) -> Result<Option<Joined>, ServiceError> {
+/// The result of a request to join.
+pub enum Join {
+    /// This user has no device host there.
+    NoHost,
+    /// The stop was raised before the answer.
+    Stopped,
+    /// The device is on offer.
+    Joined(Joined),
+}
+
+impl Join {
+    /// Asks this user's device host at `listen` to offer one more device. Returns an error if it refuses.
+    pub fn request(words: &ShareWords, listen: SocketAddr, stop: &Stop) -> Result<Join, ServiceError> {
         let failed = |error| ServiceError::os("joining the `share` that already runs", error);
         let Ok(mut stream) = socket_path(listen.port()).and_then(UnixStream::connect) else {
-            return Ok(None);
+            return Ok(Join::NoHost);
         };
         if !socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid()) {
-            return Ok(None);
+            return Ok(Join::NoHost);
         }
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         let directory = std::env::current_dir().map_err(failed)?;
         write_line(&mut stream, &Request { words: words.clone(), directory }).map_err(failed)?;
         let mut line = Vec::new();
         let mut bytes = [0; 4096];
+        let mut poller = Poller::new().map_err(failed)?;
         while !line.ends_with(b"\n") && line.len() <= LINE_BYTES_MAX {
+            poller.register(stop.wakes(), true, false);
+            poller.register(stream.as_fd(), true, false);
+            poller.wait(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+            if stop.is_requested() {
+                return Ok(Join::Stopped);
+            }
+            if !poller.is_ready(stream.as_fd()) {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
             match stream.read(&mut bytes).map_err(failed)? {
                 0 => return Err(ServiceError::Peer("the `share` that already ran has just ended".into())),
                 count => line.extend_from_slice(&bytes[..count]),
@@ -335,13 +353,15 @@ impl Joined {
         }
         match serde_json::from_slice(&line).map_err(|error| failed(error.into()))? {
             Answer::Offering { name, summary, process } => {
-                Ok(Some(Joined { stream, process, name, summary }))
+                Ok(Join::Joined(Joined { stream, process, name, summary }))
             }
             Answer::Refused { problem, usage: true } => Err(ServiceError::Usage(problem)),
             Answer::Refused { problem, usage: false } => Err(ServiceError::Peer(problem)),
         }
     }
+}
 
+impl Joined {
     /// Keeps the device on offer until the stop is raised.
     pub fn run(mut self, stop: &Stop, emit: &mut dyn FnMut(Event)) -> Result<(), ServiceError> {
         let failed = |error| ServiceError::os("waiting", error);

@@ -94,7 +94,7 @@ pub use attach::{ApplicationHost, AttachRequest, AttachTarget};
 pub use browse::{Offered, browse};
 pub use events::{EmitEvent, Event};
 pub use hosts::place::{Confirm, DEFAULT_LISTEN, DEFAULT_PORT, parse_target, with_port};
-pub use join_socket::Joined;
+pub use join_socket::{Join, Joined};
 pub use share::DeviceHost;
 pub use share_request::{DeviceChoice, MakePartner, ShareDevice, ShareRequest};
 pub use share_words::ShareWords;

@@ -11,6 +11,7 @@ mod devices;
 mod handover;
 mod openings;
 mod orders;
+mod start;
 mod status;
 
 use crate::change;
@@ -19,7 +20,7 @@ use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::Left;
 use crate::join_socket::{Answer, JoinSocket, Request, Visit};
-use crate::offers::{Offers, add_offer, free_name, open_offer};
+use crate::offers::{Offers, add_offer, free_name};
 use crate::rest::{Look, REST_INTERVAL};
 use crate::share_request::ShareRequest;
 use crate::share_session::{PeerIdentity, Session};
@@ -132,15 +133,8 @@ pub struct DeviceHost {
 }
 
 impl DeviceHost {
-    /// Opens the devices and starts to listen.
-    pub fn start(request: ShareRequest) -> Result<DeviceHost, ServiceError> {
-        let failed = |error| ServiceError::os(format!("listening on {}", request.listen), error);
-        let listening = Listening::at(request.listen).map_err(failed)?;
-        DeviceHost::start_on(listening, request)
-    }
-
-    /// Does the same as [`DeviceHost::start`], on existing sockets.
-    pub fn start_on(listening: Listening, request: ShareRequest) -> Result<DeviceHost, ServiceError> {
+    /// A device host that offers nothing yet.
+    fn listen(listening: Listening, request: ShareRequest) -> Result<DeviceHost, ServiceError> {
         let known = request.trust.clone().map(Known::new).transpose()?;
         let Listening { tcp: listener, udp, address } = listening;
         let quic = QuicListener::new(request.trust.as_ref(), address);
@@ -148,10 +142,6 @@ impl DeviceHost {
         // From here on other processes may connect to join; they get their answers once `run` starts.
         let join_socket =
             JoinSocket::open(address.port(), request.devices.len() as u64, request.limits.greeting).ok();
-        let mut shared = Offers::new();
-        for (number, device) in (0..).zip(&request.devices) {
-            open_offer(&mut shared, number, device, None)?;
-        }
         let poller = Poller::new().map_err(|error| ServiceError::os("epoll", error))?;
         let admissions = Admissions::new(&request.limits.admission);
         let attention = Attention::new(&request.limits.rates);
@@ -164,7 +154,7 @@ impl DeviceHost {
             quic,
             address,
             poller,
-            shared,
+            shared: Offers::new(),
             orders: Orders::new().map_err(|error| ServiceError::os("eventfd", error))?,
             join_socket,
             openings: Openings::new().map_err(|error| ServiceError::os("eventfd", error))?,
@@ -403,7 +393,10 @@ impl DeviceHost {
                         join_socket.answer(visitor, &Answer::refused(&error), &mut self.poller);
                     }
                 }
-                Visit::Over => self.withdraw(visitor, emit),
+                Visit::Over => {
+                    self.openings.withdraw(visitor);
+                    self.withdraw(visitor, emit);
+                }
             }
         }
         while let Some(opening) = self.openings.next(&self.poller) {

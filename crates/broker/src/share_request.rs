@@ -43,6 +43,14 @@ impl ShareDevice {
         let DeviceChoice::Spec(text) = &self.device else { return None };
         registry::device_spec(text, Role::Device).ok().and_then(|spec| registry::question(&spec))
     }
+
+    /// Closes that dialog.
+    pub(crate) fn withdraw(&self) {
+        let DeviceChoice::Spec(text) = &self.device else { return };
+        if let Ok(spec) = registry::device_spec(text, Role::Device) {
+            registry::withdraw(&spec);
+        }
+    }
 }
 
 /// The devices to share, and the address to listen on.

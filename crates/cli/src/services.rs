@@ -4,7 +4,7 @@ use crate::arguments::{Attach, Connect, Session, Share};
 use crate::confirm::{ask, confirm_place};
 use crate::output::{Events, Failure};
 use broker::ShareWords;
-use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Joined, ShareDevice, ShareRequest};
+use broker::{ApplicationHost, AttachRequest, DeviceHost, Event, Join, ShareDevice, ShareRequest};
 use contract::{KindChange, ServiceError};
 use daemon::config;
 use daemon::config::{AttachWords, ConnectWords};
@@ -18,9 +18,7 @@ use sandbox::SENDMSG_DESCRIPTOR;
 use sandbox::{is_sandbox_required, require_sandbox};
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
 use sys::activation::Passed;
 use sys::signal::Termination;
 use sys::stop::Stop;
@@ -38,7 +36,7 @@ impl Service {
     fn run(self, stop: &Stop, events: &Events) -> Result<(), ServiceError> {
         let mut tell = |event| events.emit(event);
         match self {
-            Service::ShareOrJoin(request, words) => share_or_join(request, words, stop, &mut tell),
+            Service::ShareOrJoin(request, words) => share_or_join(request, &words, stop, &mut tell),
             Service::Attach(request) => {
                 let mut confirm = |address: &str, peer: &str, fingerprint: &str| {
                     events.may_ask() && confirm_place(address, peer, fingerprint, stop)
@@ -56,69 +54,26 @@ impl Service {
     }
 }
 
-/// A device that is open: at this process, or at another `share` of this user.
-enum Sharing {
-    Here(Box<DeviceHost>),
-    Joined(Joined),
-}
-
 fn share_or_join(
     request: ShareRequest,
-    words: Box<ShareWords>,
+    words: &ShareWords,
     stop: &Stop,
     tell: &mut dyn FnMut(Event),
 ) -> Result<(), ServiceError> {
-    // The device's user may take a minute to answer a dialog.
-    let opening = run_until(stop, move || open_or_join(request, &words));
-    match opening.map_err(|error| ServiceError::os("opening the device", error))? {
-        None => Ok(()),
-        Some(sharing) => match sharing? {
-            Sharing::Here(host) => host.run(stop, tell),
-            Sharing::Joined(joined) => joined.run(stop, tell),
-        },
-    }
-}
-
-fn open_or_join(request: ShareRequest, words: &ShareWords) -> Result<Sharing, ServiceError> {
     let listen = request.listen;
-    let in_use = match DeviceHost::start(request) {
+    let in_use = match DeviceHost::start_until(request, stop) {
         // The running `share` may have no `--require-sandbox`, so do not join it.
         Err(ServiceError::Os { operation, error })
             if error.kind() == io::ErrorKind::AddrInUse && !is_sandbox_required() =>
         {
             ServiceError::Os { operation, error }
         }
-        device_host => return device_host.map(Box::new).map(Sharing::Here),
+        device_host => return device_host?.map_or(Ok(()), |device_host| device_host.run(stop, tell)),
     };
-    Joined::join(words, listen)?.map(Sharing::Joined).ok_or(in_use)
-}
-
-/// Time for a call that is nearly complete when the stop arrives.
-const STOP_GRACE: Duration = Duration::from_millis(500);
-/// Interval between looks for a stop.
-const STOP_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Runs a call that may wait, on its own thread. Returns its result; `None` if the stop arrived before, and then the thread
-/// ends with the process.
-fn run_until<T: Send + 'static>(
-    stop: &Stop,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<Option<T>> {
-    let (sender, result) = channel();
-    thread::Builder::new().name("open".into()).spawn(move || {
-        // The receiver may have stopped.
-        let _ = sender.send(call());
-    })?;
-    loop {
-        let is_stopping = stop.is_requested();
-        match result.recv_timeout(if is_stopping { STOP_GRACE } else { STOP_INTERVAL }) {
-            Ok(result) => return Ok(Some(result)),
-            Err(RecvTimeoutError::Timeout) if is_stopping => return Ok(None),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("its class panicked: please report this"));
-            }
-        }
+    match Join::request(words, listen, stop)? {
+        Join::Joined(joined) => joined.run(stop, tell),
+        Join::Stopped => Ok(()),
+        Join::NoHost => Err(in_use),
     }
 }
 

@@ -175,7 +175,7 @@ fn a_dialog_keeps_no_peer_of_another_device_waiting() {
     assert_eq!([desk.stop(), viewer.stop(), second.stop(), first.stop()], [Some(0); 4]);
 }
 
-/// Both the process that opens the device and one that joins it.
+/// A process that opens the device and one that joins it; neither leaves a socket.
 #[test]
 fn a_stop_waits_for_no_dialog() {
     let Some(desktop) = Gnome::start() else { return };
@@ -185,6 +185,7 @@ fn a_stop_waits_for_no_dialog() {
     asking.wait("question");
     desktop.wait_for_dialog();
     assert_eq!(asking.stop(), Some(0));
+    desktop.wait_for_no_dialog();
     let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
     let mut first = Service::start_as(on_desktop(&desktop, &scratch, &words));
     let address = first.wait("listening")["address"].as_str().unwrap().to_string();
@@ -192,7 +193,12 @@ fn a_stop_waits_for_no_dialog() {
     let mut joining = Service::start_as(on_desktop(&desktop, &scratch, &words));
     joining.wait("question");
     desktop.wait_for_dialog();
-    assert_eq!([joining.stop(), first.stop()], [Some(0); 2]);
+    assert_eq!(joining.stop(), Some(0));
+    desktop.wait_for_no_dialog();
+    assert_eq!(first.stop(), Some(0));
+    let left: Vec<_> =
+        std::fs::read_dir(desktop.path("outboard")).unwrap().flatten().map(|file| file.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

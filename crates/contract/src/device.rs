@@ -276,6 +276,11 @@ pub trait DeviceClass: Sync {
         None
     }
 
+    /// Closes the dialog of an [`DeviceClass::open`] that waits for its answer, which then returns an error.
+    fn withdraw(&self, spec: &DeviceSpec) {
+        let _ = spec;
+    }
+
     /// Opens the device, or makes the application's node. `like` describes the remote device that a node is
     /// made for. It comes from the network, so it must be checked.
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError>;

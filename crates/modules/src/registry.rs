@@ -59,6 +59,13 @@ pub fn question(spec: &DeviceSpec) -> Option<String> {
     class_of(spec).ok().and_then(|class| class.question(spec))
 }
 
+/// Closes the dialog of an [`open`] that waits for its answer, which then returns an error.
+pub fn withdraw(spec: &DeviceSpec) {
+    if let Ok(class) = class_of(spec) {
+        class.withdraw(spec);
+    }
+}
+
 /// Opens the device that a spec names.
 pub fn open(spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
     class_of(spec)?.open(spec, role, like)

@@ -1,19 +1,26 @@
 //! The devices of processes that join are opened on threads of their own: a device, or the dialog that asks its user, may
-//! take long, and the peers of other devices need this host meanwhile.
+//! take long, and the peers of other devices need this host meanwhile. The device of this process is opened likewise if its class
+//! asks the user, so that a stop need not wait for the answer.
 
 use crate::offers::OpenDevice;
 use crate::share_request::ShareDevice;
 use contract::ServiceError;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::thread;
+use std::time::Duration;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
+use sys::stop::Stop;
 
 /// Most devices that are being opened at once.
 const OPENINGS_MAX: usize = 32;
+
+/// The wait for an answer to a withdrawn question.
+const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The device of a process that joins, open or refused.
 pub(super) struct Opening {
@@ -22,10 +29,37 @@ pub(super) struct Opening {
     pub(super) result: Result<OpenDevice, ServiceError>,
 }
 
+/// Opens a device of this process. Returns `None` if the stop is raised while its user is asked.
+pub(super) fn open_until(device: &ShareDevice, stop: &Stop) -> Result<Option<OpenDevice>, ServiceError> {
+    if device.question().is_none() {
+        return OpenDevice::open(device).map(Some);
+    }
+    let failed = |error| ServiceError::os("opening a device", error);
+    let mut openings = Openings::new().map_err(failed)?;
+    openings.begin(0, device.clone()).map_err(failed)?;
+    let mut poller = Poller::new().map_err(failed)?;
+    loop {
+        poller.register(stop.wakes(), true, false);
+        openings.register(&mut poller);
+        poller.wait(None).map_err(failed)?;
+        if let Some(opening) = openings.next(&poller) {
+            return opening.result.map(Some);
+        }
+        if stop.is_requested() {
+            device.withdraw();
+            // The desktop closes the dialog before this process ends.
+            let _ = openings.finished.recv_timeout(WITHDRAWAL_TIMEOUT);
+            return Ok(None);
+        }
+    }
+}
+
 pub(super) struct Openings {
     sender: Sender<Opening>,
     finished: Receiver<Opening>,
     wake: Wake,
+    /// The devices that are being opened, by visitor.
+    opening: BTreeMap<u64, ShareDevice>,
     /// Each thread has a copy.
     count: Arc<()>,
 }
@@ -33,13 +67,14 @@ pub(super) struct Openings {
 impl Openings {
     pub(super) fn new() -> io::Result<Openings> {
         let (sender, finished) = channel();
-        Ok(Openings { sender, finished, wake: Wake::new()?, count: Arc::new(()) })
+        Ok(Openings { sender, finished, wake: Wake::new()?, opening: BTreeMap::new(), count: Arc::new(()) })
     }
 
-    pub(super) fn begin(&self, visitor: u64, device: ShareDevice) -> io::Result<()> {
+    pub(super) fn begin(&mut self, visitor: u64, device: ShareDevice) -> io::Result<()> {
         if Arc::strong_count(&self.count) > OPENINGS_MAX {
             return Err(io::Error::other("too many devices are being opened"));
         }
+        self.opening.insert(visitor, device.clone());
         let (sender, wake, counted) = (self.sender.clone(), self.wake.clone(), self.count.clone());
         let open = move || {
             let result = OpenDevice::open(&device);
@@ -59,12 +94,19 @@ impl Openings {
         poller.register(self.wake.as_fd(), true, false);
     }
 
+    /// Closes the dialog of a visitor that has left.
+    pub(super) fn withdraw(&self, visitor: u64) {
+        if let Some(device) = self.opening.get(&visitor) {
+            device.withdraw();
+        }
+    }
+
     /// Returns the next device that is open or refused.
-    pub(super) fn next(&self, poller: &Poller) -> Option<Opening> {
+    pub(super) fn next(&mut self, poller: &Poller) -> Option<Opening> {
         if !poller.is_ready(self.wake.as_fd()) {
             return None;
         }
         self.wake.clear();
-        self.finished.try_recv().ok()
+        self.finished.try_recv().ok().inspect(|opening| drop(self.opening.remove(&opening.visitor)))
     }
 }

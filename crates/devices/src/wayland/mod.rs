@@ -307,6 +307,10 @@ impl DeviceClass for Wayland {
         }
     }
 
+    fn withdraw(&self, spec: &DeviceSpec) {
+        portal::withdraw(&with_name(spec));
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         let spec = with_name(spec);
         let output = spec.options.text("output").to_string();

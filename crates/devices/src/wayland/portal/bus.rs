@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use zbus::message::Type;
@@ -34,6 +35,8 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// The time for a call that asks nobody. The first one may start the portal.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between looks for the withdrawal of a question.
+const WITHDRAWAL_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest token that is kept, and the longest text of an error.
 const TEXT_BYTES_MAX: usize = 1024;
 
@@ -55,6 +58,13 @@ type Results = HashMap<String, OwnedVariant>;
 pub(super) struct Wish {
     pub(super) is_view_only: bool,
     pub(super) with_cursor: bool,
+}
+
+/// The limits of a question.
+#[derive(Debug)]
+pub(super) struct Patience {
+    pub(super) deadline: Instant,
+    pub(super) is_withdrawn: Arc<AtomicBool>,
 }
 
 /// The offers of a portal.
@@ -246,7 +256,7 @@ impl Bus {
         interface: &'static str,
         method: &'static str,
         mut options: Options<'a>,
-        deadline: Instant,
+        patience: &Patience,
     ) -> Result<Results, DeviceError> {
         self.tokens += 1;
         let token = format!("outboard{}", self.tokens);
@@ -260,8 +270,8 @@ impl Bus {
         let reply = reply.map_err(failed(&format!("calling {method} of")))?;
         let path: OwnedObjectPath = reply.body().deserialize().map_err(failed("reading the answer of"))?;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.signals.recv_timeout(left) {
+            let left = patience.deadline.saturating_duration_since(Instant::now());
+            match self.signals.recv_timeout(left.min(WITHDRAWAL_INTERVAL)) {
                 Ok(Signal::Response(of, code, results)) if of == path.as_str() => {
                     return match code {
                         0 => Ok(results),
@@ -273,9 +283,15 @@ impl Bus {
                 }
                 Ok(Signal::Response(..)) => {}
                 Ok(Signal::Closed) => return Err(refused("its portal has closed the session")),
-                Err(RecvTimeoutError::Timeout) => {
+                Err(RecvTimeoutError::Timeout) if patience.is_withdrawn.load(Ordering::Relaxed) => {
+                    self.close_object(&path, REQUEST);
+                    return Err(refused("its question was withdrawn"));
+                }
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => {
+                    self.close_object(&path, REQUEST);
                     return Err(refused("its user has not answered its dialog in time"));
                 }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(refused("the session bus has ended")),
             }
         }
@@ -287,14 +303,14 @@ impl Bus {
         wish: Wish,
         offers: &Offers,
         token: Option<&str>,
-        deadline: Instant,
+        patience: &Patience,
     ) -> Result<Granted, DeviceError> {
         let interface = if wish.is_view_only { CAST } else { REMOTE };
         let results = self.request(
             interface,
             "CreateSession",
             HashMap::from([("session_handle_token", "outboard".into())]),
-            deadline,
+            patience,
         )?;
         self.session = Some(session_path(&results)?);
         let mut persistence = Options::new();
@@ -313,11 +329,11 @@ impl Bus {
             true => sources.extend(persistence),
             false => {
                 persistence.insert("types", KEYBOARD_AND_POINTER.into());
-                self.request(REMOTE, "SelectDevices", persistence, deadline)?;
+                self.request(REMOTE, "SelectDevices", persistence, patience)?;
             }
         }
-        self.request(CAST, "SelectSources", sources, deadline)?;
-        let results = self.request(interface, "Start", Options::new(), deadline)?;
+        self.request(CAST, "SelectSources", sources, patience)?;
+        let results = self.request(interface, "Start", Options::new(), patience)?;
         let devices = results.get("devices").and_then(|devices| u32::try_from(devices).ok()).unwrap_or(0);
         if !wish.is_view_only && devices & KEYBOARD_AND_POINTER != KEYBOARD_AND_POINTER {
             return Err(refused(
@@ -346,11 +362,16 @@ impl Bus {
     /// Ends the session: the desktop shows that nothing is shared any more.
     pub(super) fn close(&self) {
         if let Some(session) = &self.session {
-            let close =
-                self.connection.call_method(Some(DESTINATION), session.as_str(), Some(SESSION), "Close", &());
-            // A session that is gone needs no end.
-            let _ = block_on(close);
+            self.close_object(session, SESSION);
         }
+    }
+
+    /// Closes a session or the dialog of a request.
+    fn close_object(&self, path: &OwnedObjectPath, interface: &'static str) {
+        let close =
+            self.connection.call_method(Some(DESTINATION), path.as_str(), Some(interface), "Close", &());
+        // An object that is gone needs no end.
+        let _ = block_on(close);
     }
 }
 

@@ -37,7 +37,7 @@ mod way;
 
 pub(super) use order::Order;
 #[cfg(feature = "media")]
-pub(super) use shares::{open, problem, question, reopen};
+pub(super) use shares::{open, problem, question, reopen, withdraw};
 pub(super) use way::Portal;
 
 use std::os::fd::OwnedFd;
@@ -67,6 +67,10 @@ pub(super) fn problem(_is_view_only: bool) -> Option<String> {
 pub(super) fn question(_spec: &contract::DeviceSpec) -> Option<String> {
     None
 }
+
+/// There is no dialog.
+#[cfg(not(feature = "media"))]
+pub(super) fn withdraw(_spec: &contract::DeviceSpec) {}
 
 /// Refuses: this program has no portal.
 #[cfg(not(feature = "media"))]

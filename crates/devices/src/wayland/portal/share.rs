@@ -10,7 +10,7 @@
 //! connection, and one with a session can ask for anything that the portal offers. A worker that is killed, and a peer that
 //! leaves, end no session: the user is not asked again while the device is shared.
 
-use super::bus::{Bus, Granted, Input, Offers, Wish};
+use super::bus::{Bus, Granted, Input, Offers, Patience, Wish};
 use super::cast::{self, Cast, CastOrder};
 use super::memory::{End, Frames, Word};
 use super::order::{ORDER_BYTES_MAX, Order};
@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The most keys and buttons that a worker may hold.
 const HELD_MAX: usize = 128;
@@ -135,9 +135,9 @@ impl Share {
         wish: Wish,
         rate_hz: f64,
         token: Option<&str>,
-        deadline: Instant,
+        patience: &Patience,
     ) -> Result<(Share, Option<String>), DeviceError> {
-        let granted = bus.ask(wish, offers, token, deadline);
+        let granted = bus.ask(wish, offers, token, patience);
         let Granted { node, size, pipewire, token } = granted.inspect_err(|_| bus.close())?;
         let (orders, receiver) = channel();
         state.lock().orders = Some(orders);

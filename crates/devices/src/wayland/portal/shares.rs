@@ -7,25 +7,34 @@
 //! | ended | asks the user, or restores by the token | refuses |
 
 use super::OpenedShare;
-use super::bus::{Offers, Wish};
+use super::bus::{Offers, Patience, Wish};
 use super::share::Share;
 use super::token;
 use crate::plain::is_view_only;
 use contract::{DeviceError, DeviceSpec};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time for the user to answer the dialog.
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// The shares, by wish and display.
-static SHARES: Mutex<BTreeMap<(Wish, String), Share>> = Mutex::new(BTreeMap::new());
+/// A share: its wish and its display.
+type Key = (Wish, String);
+/// The shares.
+static SHARES: Mutex<BTreeMap<Key, Share>> = Mutex::new(BTreeMap::new());
+/// The questions without an answer; true if withdrawn.
+static QUESTIONS: Mutex<BTreeMap<Key, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
 
-fn lock() -> MutexGuard<'static, BTreeMap<(Wish, String), Share>> {
+fn questions() -> MutexGuard<'static, BTreeMap<Key, Arc<AtomicBool>>> {
+    QUESTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock() -> MutexGuard<'static, BTreeMap<Key, Share>> {
     SHARES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn key(spec: &DeviceSpec) -> (Wish, String) {
+fn key(spec: &DeviceSpec) -> Key {
     let wish = Wish { is_view_only: is_view_only(spec), with_cursor: spec.options.flag("cursor") };
     (wish, spec.target.clone())
 }
@@ -57,7 +66,14 @@ pub(in crate::wayland) fn question(spec: &DeviceSpec) -> Option<String> {
         .then(|| format!("the desktop asks for your permission in a dialog: {asked} within {seconds} s"))
 }
 
-fn ask(spec: &DeviceSpec, wish: Wish) -> Result<Share, DeviceError> {
+/// Closes the dialog of an [`open`] that waits for its answer.
+pub(in crate::wayland) fn withdraw(spec: &DeviceSpec) {
+    if let Some(is_withdrawn) = questions().get(&key(spec)) {
+        is_withdrawn.store(true, Ordering::Relaxed);
+    }
+}
+
+fn ask(spec: &DeviceSpec, wish: Wish, is_withdrawn: Arc<AtomicBool>) -> Result<Share, DeviceError> {
     let (bus, state) = Share::connect()?;
     let offers: Offers = bus.offers()?;
     if let Some(problem) = offers.problem(wish.is_view_only) {
@@ -65,9 +81,9 @@ fn ask(spec: &DeviceSpec, wish: Wish) -> Result<Share, DeviceError> {
     }
     let path = token::path(wish.is_view_only);
     let token = path.as_deref().and_then(token::read);
-    let deadline = Instant::now() + ASK_TIMEOUT;
+    let patience = Patience { deadline: Instant::now() + ASK_TIMEOUT, is_withdrawn };
     let rate_hz = spec.options.number("rate");
-    let (share, token) = Share::ask((bus, state), &offers, wish, rate_hz, token.as_deref(), deadline)?;
+    let (share, token) = Share::ask((bus, state), &offers, wish, rate_hz, token.as_deref(), &patience)?;
     if let Some(path) = path {
         // A token that cannot be kept costs a question the next time.
         let _ = token::write(&path, token.as_deref());
@@ -86,7 +102,11 @@ pub(in crate::wayland) fn open(spec: &DeviceSpec) -> Result<OpenedShare, DeviceE
         return running;
     }
     // The user takes time, and peers use other shares meanwhile.
-    let share = ask(spec, key.0)?;
+    let is_withdrawn = Arc::<AtomicBool>::default();
+    questions().insert(key.clone(), is_withdrawn.clone());
+    let share = ask(spec, key.0, is_withdrawn);
+    questions().remove(&key);
+    let share = share?;
     running(&key).unwrap_or_else(|| {
         let opened = opened(&share);
         lock().insert(key, share);
@@ -95,7 +115,7 @@ pub(in crate::wayland) fn open(spec: &DeviceSpec) -> Result<OpenedShare, DeviceE
 }
 
 /// Opens a share that is running and not used; `None` if there is none.
-fn running(key: &(Wish, String)) -> Option<Result<OpenedShare, DeviceError>> {
+fn running(key: &Key) -> Option<Result<OpenedShare, DeviceError>> {
     let mut shares = lock();
     match shares.get(key) {
         Some(share) if share.ended().is_none() => Some(match share.is_used() {
