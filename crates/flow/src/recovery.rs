@@ -3,7 +3,7 @@
 //! The broker holds the memory too. A driver has one region, with a part for each of its flows:
 //!
 //! ```text
-//! 0       words: valid ticket, ring ends, counters (VALID_TICKET ... LOSSES)
+//! 0       words: valid ticket, ring ends, counters (VALID_TICKET ... EXPECTED_SESSION)
 //! 4 KiB   ticket 1
 //! 16 KiB  ticket 2
 //! 24 KiB  device state of the partner
@@ -24,7 +24,11 @@
 //!
 //! The previous worker may have been compromised: everything read here is validated like input from a stranger.
 
+mod pushes;
+mod restart;
 mod ring;
+
+pub use restart::expect_rebuild;
 
 use contract::{Body, Bytes, Ctl, CtlReply, FlowKey, Message, Partner, RecoveryCtl, SAVED_STATE_BYTES_MAX};
 use pipeline::DropCounts;
@@ -68,6 +72,9 @@ const VALID_LOSSES: usize = 48;
 const LOSSES: [usize; 2] = [56, 80];
 /// Bytes that the partner wrote of an output that never comes again; 0 if there is none.
 const ABANDONED: usize = 104;
+/// Number of the session of the log, and the number that the broker expects.
+const SESSION: usize = 112;
+const EXPECTED_SESSION: usize = 120;
 /// Bytes of an entry's length.
 const LENGTH_BYTES: usize = 4;
 
@@ -118,10 +125,7 @@ pub fn has_device_state(memory: &OwnedFd, limits: &Limits) -> bool {
 /// device. Messages in flight count as lost or in doubt.
 pub fn carry_over(prev: OwnedFd, next: OwnedFd, limits: &Limits) -> io::Result<()> {
     for (mut prev, next) in map(prev, limits)?.into_iter().zip(map(next, limits)?) {
-        let in_transfer = prev.load(VOLATILE) & 1 | prev.load(PROGRESS) & 1;
-        let unacknowledged = prev.records().map_or(0, |records| records.len() as u64);
-        let progress = prev.load(PROGRESS);
-        let losses = prev.add_losses(in_transfer.saturating_add(unacknowledged), progress);
+        let losses = prev.lose_all();
         next.store_losses(0, &losses);
         next.save_dropped(losses.dropped);
         if let Some(state) = prev.device_state() {
@@ -231,11 +235,12 @@ impl RecoveryLog {
     pub fn cleared(mut self) -> RecoveryLog {
         self.entries.clear();
         self.has_gap = false;
-        (self.pushed, self.settled, self.checkpoint) = (0, 0, (0, 0));
-        [VALID_TICKET, ENDS, PROGRESS, VOLATILE, DROPPED, VALID_LOSSES]
-            .into_iter()
-            .for_each(|at| self.store(at, 0));
+        // Outputs begin with 1: a part that the partner still writes, output 0, is abandoned.
+        (self.pushed, self.settled, self.checkpoint) = (1, 1, (0, 0));
+        [VALID_TICKET, ENDS, VOLATILE, DROPPED, VALID_LOSSES].into_iter().for_each(|at| self.store(at, 0));
+        self.store(PROGRESS, self.pushed << PARTIAL_BITS);
         self.store_losses(0, &Losses::default());
+        self.enter_session();
         self
     }
 
@@ -383,7 +388,11 @@ impl RecoveryLog {
 
     /// Returns the state that the previous worker's sink saved, if any.
     pub fn sink(&mut self) -> Option<SavedSink> {
-        let (FlowTicket::Sink(ticket), settled, checkpoint, pipeline) = self.ticket()? else { return None };
+        let Some((FlowTicket::Sink(ticket), settled, checkpoint, pipeline)) = self.ticket() else {
+            self.pushed = self.load(PROGRESS) >> PARTIAL_BITS;
+            self.settled = self.pushed;
+            return None;
+        };
         let progress = self.load(PROGRESS);
         // The partially written output belongs to an abandoned epoch if it precedes the ticket.
         let is_abandoned = progress >> PARTIAL_BITS < settled;
@@ -415,55 +424,6 @@ impl RecoveryLog {
     /// Notes that the read is complete. `held` messages and `ahead_bytes` exist only in this process.
     pub fn end_read(&self, held: usize, ahead_bytes: u64) {
         self.store(VOLATILE, volatile(held, ahead_bytes));
-    }
-
-    /// Notes that a push to the partner or a flush starts.
-    pub fn begin_push(&self) {
-        self.store(PROGRESS, self.load(PROGRESS) | 1);
-    }
-
-    /// Notes that the output of which the partner wrote `bytes` never comes again.
-    pub fn abandon_partial(&self, bytes: u64) {
-        self.store(ABANDONED, bytes);
-        self.store(PROGRESS, self.pushed << PARTIAL_BITS);
-    }
-
-    /// Returns the bytes that the partner wrote of an output that never comes again, once.
-    pub fn take_abandoned(&self) -> Option<u64> {
-        let bytes = Some(self.load(ABANDONED)).filter(|bytes| *bytes > 0);
-        bytes.inspect(|_| self.store(ABANDONED, 0))
-    }
-
-    /// Returns whether a push has started without a call of [`RecoveryLog::end_push`].
-    pub fn is_pushing(&self) -> bool {
-        self.load(PROGRESS) & 1 == 1
-    }
-
-    /// Notes that the partner has written everything it accepted. Returns whether that is more than before; then a new
-    /// ticket is needed.
-    #[must_use]
-    pub fn settle(&mut self) -> bool {
-        std::mem::replace(&mut self.settled, self.pushed) != self.pushed
-    }
-
-    /// Resets the checkpoint for new stages. The ticket's position moves to the current output, except for the last
-    /// `repeated` outputs, which the stages emit again.
-    pub fn begin_epoch(&mut self, repeated: u64) {
-        self.settled = self.pushed.saturating_sub(repeated);
-        self.checkpoint.1 = 0;
-    }
-
-    /// Notes that a flush is complete, while the rest of a partial output has not come again.
-    pub fn end_flush(&self) {
-        self.store(PROGRESS, self.load(PROGRESS) & !1);
-    }
-
-    /// Notes that the partner accepted `count` more outputs. `partial_bytes`: bytes written of an incomplete
-    /// one.
-    pub fn end_push(&mut self, count: u64, partial_bytes: Option<u64>) {
-        self.pushed += count;
-        let complete = self.pushed.saturating_sub(partial_bytes.is_some().into());
-        self.store(PROGRESS, complete << PARTIAL_BITS | partial_bytes.unwrap_or(0) << 1);
     }
 }
 
@@ -542,7 +502,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_memory_is_validated(words in prop::collection::vec((0usize..13, any::<u64>()), 0..8), at in 0usize..40_000, value in any::<u64>()) {
+        fn hostile_memory_is_validated(words in prop::collection::vec((0usize..16, any::<u64>()), 0..8), at in 0usize..40_000, value in any::<u64>()) {
             let memory = memory(&limits()).unwrap();
             let [mut log, _] = map(memory.try_clone().unwrap(), &limits()).unwrap();
             log.save_ticket(&source(1), "");

@@ -130,7 +130,9 @@ impl SinkPath {
         self.state.clear();
         if let Some(log) = self.recovery.log.as_mut() {
             log.forget_device_state();
+            log.forget_partial();
         }
+        self.recovery.repeated.partial_bytes = None;
         self.handle_resync(notices);
         Ok(())
     }
@@ -318,9 +320,10 @@ impl SinkPath {
                 let _ = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Skip(bytes)));
             }
             if let Some(log) = &self.recovery.log {
-                if let Some(bytes) = log.take_abandoned() {
-                    // A partner whose messages have different sizes returns an error, which is harmless.
-                    let _ = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Abandon(bytes)));
+                if let Some(bytes) = log.abandoned() {
+                    // A partner whose messages have different sizes refuses, which is harmless.
+                    let reply = partner.ctl(self.key, Ctl::Recovery(RecoveryCtl::Abandon(bytes)));
+                    log.end_abandoned(reply.is_ok());
                 }
                 log.begin_push();
             }

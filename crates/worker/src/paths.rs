@@ -515,7 +515,7 @@ fn build(
 ) -> Result<Driver, DriverError> {
     let partner = make_partner(origin)?;
     let kept = match memory.map(|memory| recovery::map(memory, limits)).transpose() {
-        Ok(kept) => kept.map_or_else(Default::default, |kept| kept.map(Some)),
+        Ok(kept) => kept.map_or_else(Default::default, |kept| kept.map(|log| Some(log.of_this_session()))),
         Err(error) => return Err(PartnerError::os("recovery memory", error).into()),
     };
     let is_lossy = plan.transport.class.may_lose();

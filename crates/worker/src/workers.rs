@@ -250,6 +250,10 @@ impl Workers {
                 self.offers.begin(driver, &flows);
                 if let Some(Place::Process(supervised)) = self.drivers.get_mut(&driver) {
                     supervised.plan.flows = flows.clone();
+                    if let Err(error) = recovery::expect_rebuild(&supervised.memory, &self.limits) {
+                        let notice = Notice::Incident(format!("the recovery memory: {error}"));
+                        self.reports.push_back(Report::Notice { driver, notice });
+                    }
                     self.allow(driver);
                 }
                 self.send_one(driver, Command::Rebuild { driver, flows });

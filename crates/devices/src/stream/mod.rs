@@ -134,18 +134,20 @@ impl Channel {
     /// Returns true if the file position is not 0: this or a duplicated descriptor was read or written. Always false
     /// for other kinds of files.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.place().is_some_and(|place| place > 0)
+        self.is_on_disk() && self.position().is_ok_and(|position| position > 0)
     }
 
-    /// Returns the position in a regular file; `None` for other kinds of files.
-    pub(crate) fn place(&self) -> Option<u64> {
-        rustix::fs::tell(&self.descriptor).ok().filter(|_| self.is_on_disk())
+    /// Returns the position in a regular file.
+    pub(crate) fn position(&self) -> PartnerResult<u64> {
+        rustix::fs::tell(&self.descriptor)
+            .map_err(|error| PartnerError::os("reading the position in a file", error))
     }
 
-    /// Takes back what was written to a regular file from this position on.
-    pub(crate) fn take_back(&self, place: u64) -> rustix::io::Result<()> {
-        rustix::fs::ftruncate(&self.descriptor, place)?;
-        rustix::fs::seek(&self.descriptor, rustix::fs::SeekFrom::Start(place)).map(drop)
+    /// Continues a regular file at this position.
+    pub(crate) fn seek(&self, position: u64) -> PartnerResult {
+        rustix::fs::seek(&self.descriptor, rustix::fs::SeekFrom::Start(position))
+            .map(drop)
+            .map_err(|error| PartnerError::os("going back in a file", error))
     }
 
     /// Returns the unread bytes in a FIFO that only this descriptor may keep open for reading; 0 otherwise.

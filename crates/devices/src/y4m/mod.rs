@@ -82,7 +82,7 @@ impl DeviceClass for Y4m {
         let rate_hz = (!spec.options.is_auto("rate")).then(|| spec.options.number("rate"));
         let (reader, writer) = match role {
             Role::Device => (Some(Reader::new(name, channel, rate_hz, spec.options.flag("loop"))), None),
-            Role::Application => (None, Some(Writer::new(name, channel))),
+            Role::Application => (None, Some(Writer::new(name, channel, !path(&spec).is_empty()))),
         };
         Ok(Box::new(StreamPartner::of(Format::Video, reader, writer)))
     }

@@ -2,10 +2,10 @@
 //!
 //! A worker may be killed within a picture. All pictures have one size, so its successor finds the boundary:
 //!
-//! | stream | the picture comes again | it never comes again |
+//! | stream | the picture is repeated | it is abandoned |
 //! |---|---|---|
-//! | file | take the part back, write all of it | take the part back |
-//! | FIFO, pipe, socket | write the rest | the next picture continues it: one torn picture |
+//! | file of this device | write the picture again, from its start | write the next picture in its place |
+//! | FIFO, pipe, socket, standard output | write the rest | the next picture continues it: one torn picture |
 
 use super::header::{self, FRAME_LINE};
 use crate::pixels;
@@ -24,16 +24,27 @@ pub(super) struct Writer {
     has_first_line: bool,
     /// The geometry of the stream, once it is known.
     geometry: Option<Geometry>,
-    /// Position of the first picture; `None` if the stream has no positions or the first line is not written.
-    first_place: Option<u64>,
+    alignment: Alignment,
     pool: Pool,
 }
 
+/// The position at which this process begins to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Alignment {
+    /// The stream has no positions, or begins with other data.
+    Unknown,
+    /// A file that begins with the first line: find the boundary of a picture before the first write.
+    Due,
+    Done,
+}
+
 impl Writer {
-    pub(super) fn new(name: String, channel: Channel) -> Self {
+    /// `is_whole`: the stream begins with its first line.
+    pub(super) fn new(name: String, channel: Channel, is_whole: bool) -> Self {
         let has_first_line = channel.is_in_use();
+        let alignment = if is_whole && channel.is_on_disk() { Alignment::Due } else { Alignment::Unknown };
         let writer = StreamWriter::new(name, channel, Framing::none());
-        Writer { writer, has_first_line, geometry: None, first_place: None, pool: Pool::new(0, 0) }
+        Writer { writer, has_first_line, geometry: None, alignment, pool: Pool::new(0, 0) }
     }
 
     /// Writes the first line. Returns whether all of it is written.
@@ -43,9 +54,7 @@ impl Writer {
         let line = Message::new(first.created, Body::from(Bytes::from(line)));
         self.writer.push(line).map_err(|(error, _)| error)?;
         self.has_first_line = true;
-        let is_written = matches!(self.writer.flush()?, CtlReply::Done);
-        self.first_place = self.writer.channel().and_then(Channel::place).filter(|_| is_written);
-        Ok(is_written)
+        Ok(matches!(self.writer.flush()?, CtlReply::Done))
     }
 
     /// Returns the bytes of a frame, and its geometry in the stream.
@@ -65,20 +74,19 @@ impl Writer {
         Ok((body, to))
     }
 
-    /// Takes back a part of a picture at the end of a file.
-    fn take_back_part(&self) -> PartnerResult {
-        let channel = self.writer.channel();
-        let place = channel.and_then(Channel::place).zip(self.first_place);
-        let (Some(channel), Some((place, first)), Some(geometry)) = (channel, place, &self.geometry) else {
-            return Ok(());
+    /// Goes back to the boundary of a picture, or to the start if the first line is not complete. The part of a picture
+    /// behind it stays: the next picture replaces it.
+    fn align(&mut self, geometry: &Geometry) -> PartnerResult {
+        let (Alignment::Due, Some(channel)) = (self.alignment, self.writer.channel()) else { return Ok(()) };
+        let line_bytes = header::emit(geometry).map_or(0, |line| line.len() as u64);
+        let boundary = match channel.position()?.checked_sub(line_bytes) {
+            Some(pictures) => line_bytes + pictures - pictures % (FRAME_LINE.len() + geometry.bytes()) as u64,
+            None => 0,
         };
-        let part = place.saturating_sub(first) % (FRAME_LINE.len() + geometry.bytes()) as u64;
-        if part == 0 {
-            return Ok(());
-        }
-        channel
-            .take_back(place - part)
-            .map_err(|error| PartnerError::os("taking back a part of a picture", error))
+        channel.seek(boundary)?;
+        self.has_first_line = boundary > 0;
+        self.alignment = Alignment::Done;
+        Ok(())
     }
 
     /// Returns the pixels in planes, rows without padding; the same bytes, if they have that layout already.
@@ -161,6 +169,9 @@ impl MessageWriter for Writer {
             Ok(frame) => frame,
             Err(problem) => return Err((PartnerError::Message(problem), message)),
         };
+        if let Err(error) = self.align(&geometry) {
+            return Err((error, message));
+        }
         // A write of its own, so that after a restart the count of written bytes concerns the picture alone.
         if !self.has_first_line {
             match self.write_first_line(&geometry, &message) {
@@ -182,9 +193,9 @@ impl MessageWriter for Writer {
     }
 
     fn resume_write(&mut self, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
-        match (self.first_place, self.pending(), operation) {
-            // The part was taken back.
-            (Some(_), _, Ctl::Recovery(RecoveryCtl::Skip(_))) => Ok(CtlReply::Done),
+        match (self.alignment, self.pending(), operation) {
+            // The whole picture is written again.
+            (Alignment::Due, _, Ctl::Recovery(RecoveryCtl::Skip(_))) => Ok(CtlReply::Done),
             (_, Some(pending), operation) => pending.resume(operation),
             _ => Err(PartnerError::Unsupported("a partial first line")),
         }
@@ -194,22 +205,16 @@ impl MessageWriter for Writer {
         self.resume_write(Ctl::Recovery(RecoveryCtl::Skip(bytes)))
     }
 
-    /// Saves the first line, which must not be written twice, and the position of the first picture.
+    /// Saves the first line, which must not be written twice.
     fn save_state(&self) -> PartnerResult<CtlReply> {
         let line = self.geometry.as_ref().and_then(header::emit);
-        let place = self.first_place.map_or(String::new(), |place| place.to_string());
-        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes((line + &place).into_bytes())))
+        Ok(line.map_or(CtlReply::Pending, |line| CtlReply::Bytes(line.into_bytes())))
     }
 
     fn restore_state(&mut self, saved: &[u8]) -> PartnerResult<CtlReply> {
-        let wrong = || PartnerError::Message("the saved state of a film is invalid".into());
-        let end = saved.iter().position(|byte| *byte == b'\n').ok_or_else(wrong)?;
-        let geometry = header::parse(&saved[..end]).map_err(PartnerError::Message)?;
-        let place = std::str::from_utf8(&saved[end + 1..]).map_err(|_| wrong())?;
-        self.first_place = if place.is_empty() { None } else { Some(place.parse().map_err(|_| wrong())?) };
-        self.geometry = Some(geometry);
+        let geometry = header::parse(saved.trim_ascii_end());
+        self.geometry = Some(geometry.map_err(PartnerError::Message)?);
         self.has_first_line = true;
-        self.take_back_part()?;
         Ok(CtlReply::Done)
     }
 }

@@ -171,6 +171,8 @@ impl SinkPath {
             return false;
         }
         self.send_stage_controls(notices);
+        // Outputs of the previous epoch are not repeated any more.
+        self.recovery.abandon_repeated();
         self.sink.advance();
         self.install_prepared(now, notices);
         self.save_epoch();

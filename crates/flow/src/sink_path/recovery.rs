@@ -86,6 +86,9 @@ pub(super) fn resume(
     let mut sink = SinkFlow::new(plan.class, limits);
     let mut drops = DropCounts::default();
     let saved = log.as_mut().and_then(RecoveryLog::sink).filter(|saved| saved.ticket.flow == plan.flow);
+    if let (Some(log), None) = (&log, &saved) {
+        drops = log.losses().drop_counts();
+    }
     if let Some(saved) = &saved {
         plan.resume_pipeline(&saved.pipeline);
         sink = SinkFlow::resume(&saved.ticket, plan.class, limits).unwrap_or(sink);
@@ -138,7 +141,7 @@ impl SinkPath {
         }
     }
 
-    /// Returns the recovery log, if deliveries are saved: for reliable flows only.
+    /// Returns the recovery log, if the position advances with deliveries: for reliable flows only.
     pub(super) fn delivery_log(&mut self) -> Option<&mut RecoveryLog> {
         self.recovery.log.as_mut().filter(|_| self.plan.class == FlowClass::Reliable)
     }
