@@ -9,7 +9,7 @@ use super::engine::{Other, Started, ThreadEnd};
 use super::memory::Word;
 use super::player::Player;
 use super::recorder::Recorder;
-use super::{CHANNELS, FRAME_BYTES, Facts, Frame, Plan, QUANTUM_FRAMES, RATE_HZ, Target};
+use super::{CHANNELS, FRAME_BYTES, Facts, Frame, Plan, QUANTUM_FRAMES, RATE_HZ, SPEC, Target};
 use crate::plain::os;
 use ::alsa as lib;
 use contract::{DeviceError, Listing, Role};
@@ -230,7 +230,10 @@ fn record(pcm: &PCM, recorder: &mut Recorder) -> lib::Result<()> {
                 let bytes: Vec<u8> =
                     samples[..count * CHANNELS].iter().flat_map(|sample| sample.to_le_bytes()).collect();
                 debug_assert_eq!(bytes.len(), count * FRAME_BYTES);
-                recorder.record(&bytes, boot_ns(), 0);
+                // The device has captured further frames since.
+                let later_frames = pcm.delay().map_or(0, |frames| u64::try_from(frames).unwrap_or(0));
+                let later_frames = later_frames.min(RATE_HZ.into());
+                recorder.record(&bytes, boot_ns().saturating_sub(SPEC.duration_ns(later_frames)), 0);
             }
             Err(error) if error.errno() == libc::EAGAIN => return check(pcm),
             Err(error) => {

@@ -30,7 +30,7 @@ use pw::spa::param::audio::{AudioFormat, AudioInfoRaw, MAX_CHANNELS};
 use pw::spa::pod::Pod;
 use pw::spa::support::system::IoFlags;
 use pw::spa::sys as spa;
-use pw::spa::utils::{Direction, SpaTypes};
+use pw::spa::utils::{Direction, Fraction, SpaTypes};
 use pw::stream::{StreamFlags, StreamListener, StreamRc, StreamState};
 use pw::types::ObjectType;
 use smallvec::SmallVec;
@@ -453,13 +453,25 @@ struct Ticks(Option<u64>);
 impl Ticks {
     /// Returns the frames that passed without this stream: it was late, or another node was.
     fn missed(&mut self, time: &pw::stream::Time, frames: u64) -> u64 {
-        let (rate, ticks) = (time.rate(), u128::from(time.ticks()));
-        let at = ticks * u128::from(RATE_HZ) * u128::from(rate.num) / u128::from(rate.denom.max(1));
-        let at = u64::try_from(at).unwrap_or(0);
+        let at = frames_of(time.ticks(), time.rate());
         let passed = self.0.replace(at).map_or(frames, |before| at.saturating_sub(before));
         // Quanta of another rate are rounded.
         passed.saturating_sub(frames + 1)
     }
+}
+
+/// Returns the frames of this stream in `ticks` of this rate.
+fn frames_of(ticks: u64, rate: Fraction) -> u64 {
+    let frames =
+        u128::from(ticks) * u128::from(RATE_HZ) * u128::from(rate.num) / u128::from(rate.denom.max(1));
+    u64::try_from(frames).unwrap_or(0)
+}
+
+/// Returns the age of the newest frame, in frames. The delay of a source is the age of the first frame of its quantum
+/// (`pw_time`); headsets with Bluetooth have a few hundred milliseconds.
+fn age(delay_ticks: i64, rate: Fraction, quantum_frames: u64) -> u64 {
+    let delay_frames = frames_of(u64::try_from(delay_ticks).unwrap_or(0), rate);
+    delay_frames.saturating_sub(quantum_frames).min(RATE_HZ.into())
 }
 
 /// Passes recorded frames to the recorder.
@@ -477,7 +489,9 @@ fn record(stream: &pw::stream::Stream, recorder: &mut Recorder, ticks: &mut Tick
     let (captured_ns, mut missed) = match stream.time() {
         Ok(time) => {
             let late_ns = monotonic_ns().saturating_sub(u64::try_from(time.now()).unwrap_or(u64::MAX));
-            (now_ns.saturating_sub(late_ns), ticks.missed(&time, left))
+            let quantum = parts.last().map_or(0, |part| (part.len() / FRAME_BYTES) as u64);
+            let age_ns = SPEC.duration_ns(age(time.delay(), time.rate(), quantum));
+            (now_ns.saturating_sub(late_ns).saturating_sub(age_ns), ticks.missed(&time, left))
         }
         Err(_) => (now_ns, 0),
     };
@@ -552,4 +566,27 @@ pub(super) fn list() -> Vec<Listing> {
         }
     };
     found.nodes.values().map(listing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_delay_of_a_device_is_the_age_of_its_frames() {
+        let rate = |denom| Fraction { num: 1, denom };
+        // A source without a delay, one that passes each quantum at once, and one that holds back a period of 1024.
+        for (delay_ticks, denom, expected) in [
+            (0, 48_000, 0),
+            (240, 48_000, 0),
+            (240 + 1024, 48_000, 1024),
+            (480, 96_000, 0),
+            (480 + 96, 96_000, 48),
+            (-240, 48_000, 0),
+            (240, 0, 48_000),
+            (i64::MAX, 48_000, 48_000),
+        ] {
+            assert_eq!(age(delay_ticks, rate(denom), 240), expected, "{delay_ticks} of {denom} Hz");
+        }
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! A thread wakes a little late, by a different time for each quantum. The times are therefore smoothed, as by a delay-locked
 //! loop (Fons Adriaensen, "Using a DLL to filter time" (2005)), of the first order: each time is that of the previous quantum
-//! plus its length, corrected by a sixteenth of the error.
+//! plus its length, corrected by a sixteenth of the error. Times never decrease: if the delay of the device grows, they are late
+//! for a while.
 
 use super::memory::{Memory, SLOTS, Word};
 use super::{FRAME_BYTES, SPEC};
@@ -12,7 +13,7 @@ use wire::formats::audio::FRAMES_MAX;
 
 /// The part of an error that one quantum corrects.
 const CORRECTION: i64 = 16;
-/// An error that is no wavering: the recording paused.
+/// A later time by more than this is no error: the recording paused.
 const PAUSE_NS: u64 = 50_000_000;
 
 /// The writer of the slots.
@@ -50,15 +51,16 @@ impl Recorder {
 
     fn record_quantum(&mut self, bytes: &[u8], now_ns: u64) {
         let frames = (bytes.len() / FRAME_BYTES) as u64;
-        let measured_ns = now_ns.saturating_sub(SPEC.duration_ns(frames));
+        let duration_ns = SPEC.duration_ns(frames);
+        let measured_ns = now_ns.saturating_sub(duration_ns);
         let created_ns = match self.next_ns {
-            Some(next_ns) if next_ns.abs_diff(measured_ns) < PAUSE_NS => {
+            Some(next_ns) if measured_ns < next_ns.saturating_add(PAUSE_NS) => {
                 let error = measured_ns.wrapping_sub(next_ns).cast_signed();
-                next_ns.saturating_add_signed(error / CORRECTION)
+                next_ns.saturating_add_signed((error / CORRECTION).max(-duration_ns.cast_signed() / 2))
             }
             _ => measured_ns,
         };
-        self.next_ns = Some(created_ns.saturating_add(SPEC.duration_ns(frames)));
+        self.next_ns = Some(created_ns.saturating_add(duration_ns));
         if self.recorded.wrapping_sub(self.memory.load(Word::Taken)) < SLOTS {
             self.memory.write_slot(self.recorded, created_ns, self.position, bytes);
             self.recorded = self.recorded.wrapping_add(1);
