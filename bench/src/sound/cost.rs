@@ -81,7 +81,7 @@ pub(super) fn run(speech: &[f32]) -> Result<Vec<Value>, Failure> {
     let mut rows = Vec::new();
     for text in PIPELINES {
         let [source, sink] = shares(text, speech)?.map(|share| share * 100.0);
-        println!("| `{text}` | {source:.2} | {sink:.2} |");
+        println!("| {} | {source:.2} | {sink:.2} |", super::cell(text));
         rows.push(json!({ "experiment": "sound cost", "pipeline": text, "source_percent": source,
             "sink_percent": sink }));
     }

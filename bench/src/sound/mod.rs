@@ -300,6 +300,11 @@ fn scores(python: &Path, sent: &Path, heard: &Path) -> Option<Scored> {
     Some([numbers.next()??, numbers.next()??])
 }
 
+/// Formats a pipeline as the cell of a table, whose columns its bars would end.
+fn cell(pipeline: &str) -> String {
+    format!("`{}`", pipeline.replace('|', "\\|"))
+}
+
 /// The 99th percentile of the delays in a time.
 fn delay_p99(delays: &[(Duration, Duration)], time: [Duration; 2]) -> Duration {
     let within = delays.iter().filter(|(at, _)| (time[0]..time[1]).contains(at));
@@ -332,7 +337,8 @@ fn delays(speech: &[f32], seed: u64) -> Result<Vec<Value>, Failure> {
         let end = delay_p99(&delays, [last - Duration::from_secs(10), last]);
         let [quiet_ms, bad_ms, end_ms] = [quiet, bad, end].map(ms);
         println!(
-            "| `{text}` | {quiet_ms:.1} ms | {bad_ms:.1} ms | {:.1} s | {end_ms:.1} ms |",
+            "| {} | {quiet_ms:.1} ms | {bad_ms:.1} ms | {:.1} s | {end_ms:.1} ms |",
+            cell(text),
             back.as_secs_f64()
         );
         rows.push(json!({ "experiment": "sound delay", "pipeline": text, "quiet_p99_ms": quiet_ms,
@@ -368,8 +374,9 @@ fn pairs(setting: &SoundSetting, speech: &[f32], directory: &Path) -> Result<Vec
             let scored = scores(&setting.python, &sent, &file);
             let score = |index: usize| scored.map_or("–".into(), |scores| format!("{:.2}", scores[index]));
             println!(
-                "| {} | `{text}` | {kbits:.0} | {lost:.1} % | {snr:.1} | {} | {} |",
+                "| {} | {} | {kbits:.0} | {lost:.1} % | {snr:.1} | {} | {} |",
                 loss.name,
+                cell(text),
                 score(0),
                 score(1)
             );

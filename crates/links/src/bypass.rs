@@ -3,13 +3,15 @@
 //!
 //! Both halves learn from messages that the stages handle: the time for one message, and its output. For a message that equals
 //! the last of these, the source half waits for the learned time divided by the speedup, then sends that output again; the sink
-//! half does the same with its own time and output. So the network carries the same bytes as with the work.
+//! half does the same with its own time and output. A message of the same length passes as it is, since another half before this one
+//! may never make the same output twice (`encrypt`). The network carries the same number of bytes as with the work.
 //!
 //! | source half gets | it sends |
 //! |---|---|
-//! | a message other than the last | [`WORKED`] and the output of its stage |
-//! | the same message, until [`LEARN`] times are known | the same |
+//! | a message of another length than the last | [`WORKED`] and the output of its stage |
+//! | a message of this length, until [`LEARN`] times are known | the same |
 //! | the same message, afterwards | [`LEFT_OUT`] and the same output, after the wait |
+//! | another message of this length, afterwards | [`PASSED`], the message and padding, after the wait; if the output is shorter than the message, [`WORKED`] and the output |
 //!
 //! The wait is a busy loop, as in the paper: a faster implementation still occupies the processor. Both the learned time and the wait
 //! are processor time of this thread. Other programs take the processor away from long work often and from a short wait seldom, so
@@ -26,6 +28,10 @@ use sys::clock::thread_cpu_ns;
 const WORKED: u8 = 0;
 /// In front of a message whose work was left out.
 const LEFT_OUT: u8 = 1;
+/// In front of a message that passes as it is: after this mark, the number of bytes of padding at its end.
+const PASSED: u8 = 2;
+/// The length of that number.
+const PADDING_BYTES: usize = 4;
 /// Messages whose times are learned before work is left out. Their median counts: the first ones find cold caches.
 const LEARN: usize = 16;
 
@@ -71,17 +77,21 @@ impl Bypass {
     fn message(&mut self, port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         let begun = thread_cpu_ns();
         match self.half {
-            Half::Source if message.body != self.learned.input => {
-                self.learned = Learned { input: message.body.clone(), ..Learned::default() };
+            Half::Source => {
+                let carried = match message.body == self.learned.input {
+                    true => self.leave_out(begun).map(|body| (LEFT_OUT, body)),
+                    false => self.pass(begun, &message.body).map(|body| (PASSED, body)),
+                };
+                if let Some((mark, body)) = carried {
+                    out.send(Port::MAIN, marked(mark, Message { body, ..message }));
+                    return Ok(());
+                }
+                if message.body.len() != self.learned.input.len() {
+                    self.learned = Learned::default();
+                }
+                self.learned.input = message.body.clone();
                 self.work(port, message, now, out)
             }
-            Half::Source => match self.leave_out(begun) {
-                Some(body) => {
-                    out.send(Port::MAIN, marked(LEFT_OUT, Message { body, ..message }));
-                    Ok(())
-                }
-                None => self.work(port, message, now, out),
-            },
             Half::Sink => {
                 let mut message = message;
                 match message.body.take_front::<1>() {
@@ -93,12 +103,40 @@ impl Bypass {
                         out.send(Port::MAIN, Message { body, ..message });
                         Ok(())
                     }
+                    Some([PASSED]) => {
+                        let body = self.take_passed(begun, message.body).ok_or_else(|| {
+                            StageError::Input("its padding is longer, or its work was never learned".into())
+                        })?;
+                        out.send(Port::MAIN, Message { body, ..message });
+                        Ok(())
+                    }
                     _ => Err(StageError::Input(
                         "a message without the mark of a half whose work is left out".into(),
                     )),
                 }
             }
         }
+    }
+
+    /// Returns a message of the learned length as it is, padded to the length of its output, after the rest of the time of the
+    /// work. `None` until that time is learned, and if the output is shorter.
+    fn pass(&mut self, begun: u64, message: &Body) -> Option<Body> {
+        let output_bytes = self.learned.output.as_ref()?.len();
+        let padding = output_bytes.checked_sub(message.len() + PADDING_BYTES)?;
+        if message.len() != self.learned.input.len() {
+            return None;
+        }
+        let mut body = message.clone();
+        body.push_front(&u32::try_from(padding).ok()?.to_be_bytes());
+        body.push(vec![0; padding].into());
+        self.leave_out(begun).map(|_| body)
+    }
+
+    /// Returns a passed message without its padding, after the rest of the time of the work.
+    fn take_passed(&mut self, begun: u64, mut body: Body) -> Option<Body> {
+        let padding = u32::from_be_bytes(body.take_front::<PADDING_BYTES>()?) as usize;
+        let message = body.split_off_front(body.len().checked_sub(padding)?)?;
+        self.leave_out(begun).map(|_| message)
     }
 
     /// Waits for the rest of the time of the work, and returns its output. `None` until both are learned.
@@ -205,6 +243,21 @@ mod tests {
         }
     }
 
+    /// Adds and removes a trailer.
+    struct Trailer(Half);
+
+    impl Stage for Trailer {
+        fn handle(&mut self, port: Port, message: Message, _: Time, out: &mut Outbox) -> StageResult {
+            let mut body = message.body.clone();
+            match self.0 {
+                Half::Source => body.push(vec![9; 16].into()),
+                Half::Sink => body = body.split_off_front(body.len() - 16).expect("a trailer"),
+            }
+            out.send(port, Message { body, ..message });
+            Ok(())
+        }
+    }
+
     /// Makes two messages of one.
     struct Twice;
 
@@ -249,10 +302,30 @@ mod tests {
         assert_eq!(figure(&source, "left out"), left_out);
     }
 
+    /// A half before this one never makes the same output twice.
+    #[test]
+    fn messages_of_one_length_pass_as_they_are_if_the_output_has_room() {
+        for (has_room, left_out) in [(true, (200 - LEARN) as f64), (false, 0.0)] {
+            let links = [Half::Source, Half::Sink].map(|half| {
+                let stage: Box<dyn Stage> =
+                    if has_room { Box::new(Trailer(half)) } else { Box::new(Reverse) };
+                Bypass::new(stage, half, f64::INFINITY)
+            });
+            let [mut source, mut sink] = links;
+            for at in 0..200 {
+                let given = message(at, &[at as u8; 300]);
+                let carried = hand(&mut source, given.clone()).unwrap();
+                assert_eq!(carried.body.len(), if has_room { 317 } else { 301 });
+                assert_eq!(hand(&mut sink, carried).unwrap(), given);
+            }
+            assert_eq!([&source, &sink].map(|link| figure(link, "left out")), [left_out; 2]);
+        }
+    }
+
     #[test]
     fn an_unexpected_message_is_an_error_and_waits_for_nothing() {
         let mut sink = Bypass::new(Box::new(Reverse), Half::Sink, 1.0);
-        for bytes in [&[LEFT_OUT, 1][..], &[7, 1], &[]] {
+        for bytes in [&[LEFT_OUT, 1][..], &[PASSED, 0, 0, 0, 9, 1], &[PASSED, 0, 0], &[7, 1], &[]] {
             let error = hand(&mut sink, message(0, bytes)).unwrap_err();
             assert!(matches!(error, StageError::Input(_)), "{bytes:?}: {error}");
         }
