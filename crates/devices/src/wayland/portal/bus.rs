@@ -37,6 +37,9 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between looks for the withdrawal of a question.
 const WITHDRAWAL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time in which a portal that refuses a session may become ready, and the pause between two attempts.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
+const READY_INTERVAL: Duration = Duration::from_millis(500);
 /// The longest token that is kept, and the longest text of an error.
 const TEXT_BYTES_MAX: usize = 1024;
 
@@ -284,11 +287,9 @@ impl Bus {
                 Ok(Signal::Response(..)) => {}
                 Ok(Signal::Closed) => return Err(refused("its portal has closed the session")),
                 Err(RecvTimeoutError::Timeout) if patience.is_withdrawn.load(Ordering::Relaxed) => {
-                    self.close_object(&path, REQUEST);
                     return Err(refused("its question was withdrawn"));
                 }
                 Err(RecvTimeoutError::Timeout) if left.is_zero() => {
-                    self.close_object(&path, REQUEST);
                     return Err(refused("its user has not answered its dialog in time"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -297,7 +298,24 @@ impl Bus {
         }
     }
 
-    /// Asks for a share until `deadline`. With a `token` of an earlier one, the portal asks nobody.
+    /// Creates a session, which asks nobody. The portal of GNOME 43 may end if its dialog is closed by a program; the bus starts it
+    /// again, and it refuses sessions until it is ready.
+    fn create_session(
+        &mut self,
+        interface: &'static str,
+        patience: &Patience,
+    ) -> Result<OwnedObjectPath, DeviceError> {
+        let ready_at = Instant::now() + READY_TIMEOUT;
+        loop {
+            let options = HashMap::from([("session_handle_token", "outboard".into())]);
+            match self.request(interface, "CreateSession", options, patience) {
+                Err(_) if Instant::now() < ready_at => std::thread::sleep(READY_INTERVAL),
+                results => return session_path(&results?),
+            }
+        }
+    }
+
+    /// Asks for a share within `patience`. With a `token` of an earlier one, the portal asks nobody.
     pub(super) fn ask(
         &mut self,
         wish: Wish,
@@ -306,13 +324,7 @@ impl Bus {
         patience: &Patience,
     ) -> Result<Granted, DeviceError> {
         let interface = if wish.is_view_only { CAST } else { REMOTE };
-        let results = self.request(
-            interface,
-            "CreateSession",
-            HashMap::from([("session_handle_token", "outboard".into())]),
-            patience,
-        )?;
-        self.session = Some(session_path(&results)?);
+        self.session = Some(self.create_session(interface, patience)?);
         let mut persistence = Options::new();
         if offers.persists(wish.is_view_only) {
             persistence.insert("persist_mode", PERSISTENT.into());
@@ -362,16 +374,11 @@ impl Bus {
     /// Ends the session: the desktop shows that nothing is shared any more.
     pub(super) fn close(&self) {
         if let Some(session) = &self.session {
-            self.close_object(session, SESSION);
+            let close =
+                self.connection.call_method(Some(DESTINATION), session.as_str(), Some(SESSION), "Close", &());
+            // A session that is gone needs no end.
+            let _ = block_on(close);
         }
-    }
-
-    /// Closes a session or the dialog of a request.
-    fn close_object(&self, path: &OwnedObjectPath, interface: &'static str) {
-        let close =
-            self.connection.call_method(Some(DESTINATION), path.as_str(), Some(interface), "Close", &());
-        // An object that is gone needs no end.
-        let _ = block_on(close);
     }
 }
 
