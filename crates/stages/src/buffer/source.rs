@@ -5,17 +5,22 @@ use super::sink::{MORE, WAITED};
 use crate::HELD_BYTES_MAX;
 use contract::{Message, Options, Outbox, Port, Report, Stage, StageError, StageResult, Time};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 const DISCARDED: &str = "the source is full";
 
+/// The time in which messages that wait are read, once there is room.
+const READ_WITHIN: Duration = Duration::from_millis(20);
+
 pub(super) struct Source {
-    /// The messages, and whether each waited for room before it was created.
+    /// The messages, and whether each has the creation time of its room.
     queue: VecDeque<(Message, bool)>,
     bytes: usize,
     messages_max: usize,
     applies_backpressure: bool,
-    /// It was full after the last message: the next one is created when there is room, not when the device makes it.
-    was_full: bool,
+    /// The time at which it had room again. A device that waits is read then, until it is full again: the time of creation is
+    /// that of the room. A stage in front of it may hold an earlier message.
+    room_at: Option<Time>,
     /// Total number of messages that it may have released.
     granted: u64,
     released: u64,
@@ -28,7 +33,7 @@ impl Source {
             bytes: 0,
             messages_max: options.count("source_max"),
             applies_backpressure,
-            was_full: false,
+            room_at: None,
             granted: 0,
             released: 0,
         }
@@ -50,10 +55,13 @@ impl Source {
         true
     }
 
-    fn release(&mut self, out: &mut Outbox) {
-        let mut any = false;
+    fn release(&mut self, now: Time, out: &mut Outbox) {
+        let (mut any, was_full) = (false, !self.has_room());
         while self.released < self.granted && self.release_first(out) {
             any = true;
+        }
+        if was_full && self.has_room() {
+            self.room_at = Some(now);
         }
         if any && self.released == self.granted {
             out.control(self.released.to_le_bytes().to_vec());
@@ -66,11 +74,11 @@ impl Source {
 }
 
 impl Stage for Source {
-    fn handle(&mut self, _port: Port, message: Message, _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle(&mut self, _port: Port, message: Message, now: Time, out: &mut Outbox) -> StageResult {
         self.bytes += message.body.len();
-        self.queue.push_back((message, self.was_full));
-        self.was_full = !self.has_room();
-        self.release(out);
+        let has_waited = self.room_at.is_some_and(|at| message.created <= at.after(READ_WITHIN));
+        self.queue.push_back((message, has_waited));
+        self.release(now, out);
         // The newest message stays even if it alone is over the bound.
         while !self.applies_backpressure && self.queue.len() > 1 && self.is_over(self.messages_max) {
             self.take_first();
@@ -79,7 +87,7 @@ impl Stage for Source {
         Ok(())
     }
 
-    fn handle_control(&mut self, control: &[u8], _now: Time, out: &mut Outbox) -> StageResult {
+    fn handle_control(&mut self, control: &[u8], now: Time, out: &mut Outbox) -> StageResult {
         let granted = <[u8; 8]>::try_from(control)
             .map_err(|_| StageError::Control(format!("a request has 8 bytes, not {}", control.len())))?;
         let granted = u64::from_le_bytes(granted);
@@ -88,7 +96,7 @@ impl Stage for Source {
             out.control(self.granted.to_le_bytes().to_vec());
         }
         self.granted = self.granted.max(granted);
-        self.release(out);
+        self.release(now, out);
         Ok(())
     }
 
