@@ -534,7 +534,8 @@ impl ApplicationHost {
         self.continue_on(stream, &welcomed)
     }
 
-    /// Continues on a new connection, with the resumed session or with a new one.
+    /// Continues on a new connection, with the resumed session or with a new one. If the connection breaks meanwhile, the host counts as
+    /// unreachable, and the session continues on the next one.
     fn continue_on(&mut self, mut stream: ControlStream, welcomed: &Welcomed) -> Result<(), ServiceError> {
         self.key = stream.peer();
         self.common.link.disconnect(&mut self.poller);
@@ -544,7 +545,12 @@ impl ApplicationHost {
             self.common.start_over(&self.limits);
         }
         let theirs = if welcomed.resumed { welcomed.received } else { 0 };
-        self.common.link.connect(stream, theirs, None, now())?;
+        let broken = |error: LinkError| match error {
+            LinkError::Channel(_) => ServiceError::from(error),
+            _ => ServiceError::Unreachable(error.to_string()),
+        };
+        self.common.link.connect(stream, theirs, None, now()).map_err(broken)?;
+        let mut sent = Ok(());
         self.token = Some(welcomed.session);
         for (&number, driver) in &mut self.common.drivers {
             driver.own.dialling = None;
@@ -552,14 +558,15 @@ impl ApplicationHost {
             if !welcomed.resumed {
                 let open = driver.open(number, &self.transport);
                 let open = open.map_err(|error| ServiceError::os("drawing a key", error))?;
-                self.common.link.send(&open)?;
+                // The channel keeps what the connection does not take.
+                sent = sent.and(self.common.link.send(&open));
             } else if driver.own.has_node()
                 && let Opening::Open = driver.own.opening
             {
                 driver.own.dialling = Some(Dialling::new(&self.transport, self.address, now()));
             }
         }
-        Ok(())
+        sent.map_err(broken)
     }
 
     fn converse(&mut self, emit: &mut dyn FnMut(Event)) -> Result<(), Failure> {
