@@ -77,7 +77,11 @@ fn relay(listener: &TcpListener, to: SocketAddr) -> io::Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (requests, to_server) = (client.try_clone()?, server.try_clone()?);
-    let requests = thread::spawn(move || splice_all(&requests, &to_server));
+    let requests = thread::spawn(move || {
+        let ended = splice_all(&requests, &to_server);
+        // A client that leaves replies unread resets its connection: the other direction waits for the server.
+        to_server.shutdown(Shutdown::Both).and(ended)
+    });
     splice_all(&server, &client)?;
     requests.join().map_err(|_| io::Error::other("the relay panicked"))?
 }
