@@ -238,6 +238,13 @@ fn a_resumed_writer_of_a_fifo_does_not_repeat_the_first_line() {
     assert_eq!(read_available(&mut far), film(LINE, 2));
 }
 
+fn push_all(sink: &mut dyn Partner, key: FlowKey, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        let message = Message::new(Time(1), body(geometry(), pixels(number)));
+        assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
+    }
+}
+
 /// A worker is killed within the first line or within a picture; its successor may know the line and the part.
 #[test]
 fn a_writer_resumed_within_a_picture_of_a_file_writes_it_again() {
@@ -255,10 +262,7 @@ fn a_writer_resumed_within_a_picture_of_a_file_writes_it_again() {
             sink.ctl(key, Ctl::Recovery(RecoveryCtl::Skip(5))).unwrap();
         }
         let complete = written.saturating_sub(LINE.len()) / 24;
-        for number in complete as u64..3 {
-            let message = Message::new(Time(1), body(geometry(), pixels(number)));
-            assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
-        }
+        push_all(sink.as_mut(), key, complete as u64..3);
         assert_eq!(std::fs::read(&path).unwrap(), whole, "{written} bytes, its state saved: {is_saved}");
     }
 }
@@ -275,10 +279,7 @@ fn a_film_on_standard_output_continues_after_its_part() {
     let key = sink.open(&template(Direction::In), &Attributes::default()).unwrap();
     sink.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(LINE.as_bytes()))).unwrap();
     sink.ctl(key, Ctl::Recovery(RecoveryCtl::Skip(5))).unwrap();
-    for number in 0..2 {
-        let message = Message::new(Time(1), body(geometry(), pixels(number)));
-        assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
-    }
+    push_all(sink.as_mut(), key, 0..2);
     assert_eq!(std::fs::read(&path).unwrap(), [&b"before"[..], &whole].concat());
 }
 
@@ -293,10 +294,7 @@ fn a_writer_resumed_within_a_lost_picture_of_a_fifo_stays_in_step() {
     let key = sink.open(&template(Direction::In), &Attributes::default()).unwrap();
     sink.ctl(key, Ctl::Recovery(RecoveryCtl::RestoreState(LINE.as_bytes()))).unwrap();
     sink.ctl(key, Ctl::Recovery(RecoveryCtl::Abandon(10))).unwrap();
-    for number in 0..2 {
-        let message = Message::new(Time(1), body(geometry(), pixels(number)));
-        assert!(matches!(sink.push(key, message), Ok(Pushed::Taken)));
-    }
+    push_all(sink.as_mut(), key, 0..2);
     assert_eq!(read_available(&mut far), film(LINE, 2)[LINE.len() + 10..]);
 }
 
