@@ -36,6 +36,19 @@ fn share(desktop: &Gnome, scratch: &Scratch, device: &str) -> (Service, String) 
     (share, address)
 }
 
+/// Starts a share of a pattern, and one of the desktop that joins it and waits for the dialog. Returns both, and their address.
+#[track_caller]
+fn ask_by_joining(desktop: &Gnome, scratch: &Scratch) -> (Service, Service, String) {
+    let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
+    let mut first = Service::start_as(on_desktop(desktop, scratch, &words));
+    let address = first.wait("listening")["address"].as_str().unwrap().to_string();
+    let words = ["share", "wayland:wayland-0,view=only", "--listen", &address, "--name", "desk"];
+    let mut joining = Service::start_as(on_desktop(desktop, scratch, &words));
+    joining.wait("question");
+    desktop.wait_for_dialog();
+    (first, joining, address)
+}
+
 fn attach(scratch: &Scratch, address: &str, application: &str) -> Service {
     attach_device(scratch, &format!("{address}/desk"), application)
 }
@@ -156,13 +169,7 @@ fn a_user_who_refuses_or_allows_only_pictures_is_named() {
 fn a_dialog_keeps_no_peer_of_another_device_waiting() {
     let Some(desktop) = Gnome::start() else { return };
     let scratch = Scratch::new();
-    let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
-    let mut first = Service::start_as(on_desktop(&desktop, &scratch, &words));
-    let address = first.wait("listening")["address"].as_str().unwrap().to_string();
-    let words = ["share", "wayland:wayland-0,view=only", "--listen", &address, "--name", "desk"];
-    let mut second = Service::start_as(on_desktop(&desktop, &scratch, &words));
-    second.wait("question");
-    desktop.wait_for_dialog();
+    let (first, mut second, address) = ask_by_joining(&desktop, &scratch);
     let mut viewer = attach_device(&scratch, &format!("{address}/pattern"), "pattern");
     viewer.flows(1);
     assert!(second.pending().iter().all(|event| event["event"] != "offered"));
@@ -186,13 +193,7 @@ fn a_stop_waits_for_no_dialog() {
     desktop.wait_for_dialog();
     assert_eq!(asking.stop(), Some(0));
     desktop.wait_for_no_dialog();
-    let words = ["share", "pattern:rate=100", "--listen", "127.0.0.1:0", "--name", "pattern"];
-    let mut first = Service::start_as(on_desktop(&desktop, &scratch, &words));
-    let address = first.wait("listening")["address"].as_str().unwrap().to_string();
-    let words = ["share", "wayland:wayland-0,view=only", "--listen", &address, "--name", "desk"];
-    let mut joining = Service::start_as(on_desktop(&desktop, &scratch, &words));
-    joining.wait("question");
-    desktop.wait_for_dialog();
+    let (first, joining, _) = ask_by_joining(&desktop, &scratch);
     assert_eq!(joining.stop(), Some(0));
     desktop.wait_for_no_dialog();
     assert_eq!(first.stop(), Some(0));
