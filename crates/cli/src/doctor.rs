@@ -215,7 +215,7 @@ fn disks() -> Answer {
         (0, _) => Answer::ok("no disk is here"),
         (all, 0) => Answer::missing(
             format!("none of {all} disks and partitions can be read"),
-            "sudo usermod -aG disk $USER, then log in again; or share with sudo",
+            "sudo usermod -aG disk $USER, then log in again; or pair and share with sudo",
         ),
         (all, usable) => Answer::ok(format!("{usable} of {all} disks and partitions can be read")),
     }
