@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Connect(Connect),
     /// Run the shares and attaches of a TOML file as a service
     Run(Run),
-    /// Make `outboard run` read its file again; unchanged entries keep running
+    /// Make `outboard run` of this user read its file again; unchanged entries keep running
     Reload {
         /// Process id, if several services run
         #[arg(long, value_name = "PID")]
@@ -52,7 +52,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Check that the services on this host are healthy: exit status 0 if they are
+    /// Check that the services of this user are healthy: exit status 0 if they are
     Health {
         /// Check this process only
         #[arg(long, value_name = "PID")]
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Show every flow on this host, live, and the values that `auto` options chose
+    /// Show every flow of this user, live, and the values that `auto` options chose
     Top {
         /// Print one table and exit
         #[arg(long)]
@@ -75,7 +75,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         json: Json,
     },
-    /// Measure the time that messages spend in each stage, system call and wait on this host, live
+    /// Measure the time of this user's messages in each stage, system call and wait, live
     Trace(Trace),
     /// Change the pipeline of a running flow, without lost or repeated messages
     Change(Change),

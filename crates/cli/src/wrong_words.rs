@@ -17,7 +17,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["export", "offer", "serve", "server", "publish", "expose", "host"],
         "`outboard share DEVICE` shares a device with other hosts",
     ),
-    (&["status", "stats", "ps", "monitor", "info"], "`outboard top` shows every flow of this host"),
+    (&["status", "stats", "ps", "monitor", "info"], "`outboard top` shows every flow of this user"),
     (
         &["stop", "detach", "unshare", "unmount", "disconnect", "kill", "quit"],
         "Ctrl-C ends `outboard share` and `outboard attach`, and so does SIGTERM",
