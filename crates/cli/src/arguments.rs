@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Peers(Peers),
     /// Connect a device to an application on this host, without a network
     Connect(Connect),
-    /// Run the shares and attaches of a TOML file as a service
+    /// Run the shares, attaches and connects of a TOML file as a service
     Run(Run),
     /// Make `outboard run` of this user read its file again; unchanged entries keep running
     Reload {

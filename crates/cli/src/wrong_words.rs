@@ -24,7 +24,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (&["unpair", "forget", "revoke", "remove"], "`outboard peers remove NAME` removes a paired host"),
     (&["trust", "login", "key", "keys", "add"], "`outboard pair` makes two hosts known to each other"),
-    (&["start", "daemon", "service", "up"], "`outboard run FILE` runs the shares and attaches of a file"),
+    (
+        &["start", "daemon", "service", "up"],
+        "`outboard run FILE` runs the shares, attaches and connects of a file",
+    ),
     (&["restart", "refresh"], "`outboard reload` makes `outboard run` read its file again"),
     (&["check", "test", "diagnose", "setup"], "`outboard doctor` checks this host"),
     (
