@@ -3,8 +3,6 @@
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 SECONDS ?= 60
 PREFIX ?= /usr/local
-# Libraries of the feature `media`, each with its package.
-MEDIA = /usr/include/vpx/vpx_encoder.h:libvpx-dev
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PROGRAM = $(TARGET)/release/outboard
 ZSH_FUNCTIONS = share/zsh/site-functions
@@ -32,12 +30,12 @@ prove: setup
 
 # Every target for so many seconds, as many at a time as there are processors.
 fuzz: setup
-	@scripts/setup $(MEDIA)
+	@scripts/setup media
 	@ls fuzz/targets | sed 's/\.rs$$//' | xargs -n 1 -P "$$(nproc)" fuzz/run $(SECONDS)
 
 # Formatting and lints, of the measurements too, the rules for source, links and words, and those for dependencies (deny.toml).
 check: setup
-	@scripts/setup $(MEDIA)
+	@scripts/setup media
 	cargo fmt --all --check
 	cargo test --quiet --locked -p outboard-testkit --test house --test docs --test words
 	cargo clippy --workspace --all-targets --locked --features outboard/media -- --deny warnings
