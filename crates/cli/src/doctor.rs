@@ -37,6 +37,10 @@ impl Check {
     }
 }
 
+/// The fix of a program without the feature `media`.
+const MEDIA: &str = "use the package for Debian or Ubuntu, or build with --features media; `scripts/setup media` names its \
+                     libraries";
+
 /// The finding of a check.
 struct Answer {
     state: State,
@@ -198,7 +202,7 @@ fn codec() -> Answer {
         true => Answer::ok("VP8 by libvpx"),
         false => Answer::limited(
             "this build has none: cameras are sent and received as they are",
-            "use the Debian package, or build with --features media (needs libvpx-dev)",
+            MEDIA,
         ),
     }
 }
@@ -236,7 +240,7 @@ fn sound() -> Answer {
     if !cfg!(feature = "media") {
         return Answer::limited(
             "this program was built without sound",
-            "install the package for Debian or Ubuntu, or build with --features media",
+            MEDIA,
         );
     }
     if pipewire_answers() {
