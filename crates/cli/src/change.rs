@@ -84,6 +84,6 @@ pub(crate) fn find(name: &str, may_share: bool) -> Result<PathBuf, Failure> {
             false => format!("in use: {}", names.join(", ")),
         };
         let role = if may_share { "share or attach" } else { "attach" };
-        Failure::Failed(format!("no {role} on this host has a device `{name}` in use; {there}{silent}"))
+        Failure::Failed(format!("no {role} of this user has a device `{name}` in use; {there}{silent}"))
     })
 }
