@@ -173,13 +173,40 @@ fn documents_named_in_source_exist() {
 /// Pages that name items of the source, such as `Permit::covers`.
 const PAGES_ABOUT_SOURCE: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/design/"];
 
-/// Items in backticks with parts that are no names in the source.
-fn check_items(file: &str, page: &str, names: &BTreeSet<&str>) -> Vec<String> {
+/// Words before the name of a type that a file declares or implements.
+const DECLARING: &[&str] = &["trait", "struct", "enum", "type", "impl", "for"];
+
+/// One file of source.
+struct Source<'a> {
+    /// Its modules, and the types that it declares or implements.
+    owners: BTreeSet<&'a str>,
+    names: BTreeSet<&'a str>,
+}
+
+impl<'a> Source<'a> {
+    fn new(file: &'a str, text: &'a str) -> Source<'a> {
+        let names: Vec<&str> = names(text).collect();
+        let declared = names.windows(2).filter(|pair| DECLARING.contains(&pair[0])).map(|pair| pair[1]);
+        Source {
+            owners: declared.chain(file.split(['/', '.'])).collect(),
+            names: names.iter().copied().collect(),
+        }
+    }
+
+    fn has(&self, owner: &str, name: &str) -> bool {
+        self.owners.contains(owner) && self.names.contains(name)
+    }
+}
+
+/// Items in backticks that no file with their type or module names.
+fn check_items(file: &str, page: &str, sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for (number, line) in (1..).zip(without_code(page).lines()) {
         for span in code_spans(line).filter(|span| span.contains("::")) {
             let is_item = span.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | ':'));
-            if is_item && !span.split("::").all(|name| names.contains(name)) {
+            let parts: Vec<&str> = span.split("::").collect();
+            let is_there = |pair: &[&str]| sources.iter().any(|source| source.has(pair[0], pair[1]));
+            if is_item && !parts.windows(2).all(is_there) {
                 broken.push(format!("{file}:{number}: no such item: {span}"));
             }
         }
@@ -196,10 +223,10 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 fn items_named_on_pages_exist() {
     let texts = texts();
     let sources = texts.iter().filter(|(file, _)| file.ends_with(".rs"));
-    let names: BTreeSet<&str> = sources.flat_map(|(_, source)| names(source)).collect();
+    let sources: Vec<Source> = sources.map(|(file, text)| Source::new(file, text)).collect();
     let is_checked = |file: &str| PAGES_ABOUT_SOURCE.iter().any(|page| file.starts_with(page));
     let pages = texts.iter().filter(|(file, _)| file.ends_with(".md") && is_checked(file));
-    assert_none(pages.flat_map(|(file, page)| check_items(file, page, &names)).collect());
+    assert_none(pages.flat_map(|(file, page)| check_items(file, page, &sources)).collect());
 }
 
 #[test]
@@ -215,7 +242,9 @@ fn the_checks_find_broken_references() {
     let line = format!("// `{absent}`, https://example.org/{absent}, and ({absent}).");
     assert_eq!(check_source("a.rs", &line).len(), 2);
     let items = "`Permit::covers` `Permit::uncovers` `a b::c`";
-    assert_eq!(check_items(file, items, &BTreeSet::from(["Permit", "covers"])).len(), 1);
+    let sources = [("permit.rs", "impl Permit { fn covers() {} }"), ("other.rs", "fn uncovers() {}")];
+    let sources = sources.map(|(file, text)| Source::new(file, text));
+    assert_eq!(check_items(file, items, &sources).len(), 1);
     let below = concat!("doc", "s/*/absent.md");
     assert_eq!(check_source("a.rs", below).len(), 1);
 }
