@@ -37,12 +37,18 @@ pub(crate) enum Command {
     /// Use a device of another host (runs on the application host)
     Attach(Attach),
     /// Pair this host with another: one host shows a code, the other enters it
+    ///
+    /// `outboard pair` shows a code; `outboard pair CODE@HOST` on the other host completes the pairing. Each host then
+    /// stores the other's key, for this user.
     Pair(Pair),
     /// List, add, rename, restrict and remove the paired hosts
     Peers(Peers),
     /// Connect a device to an application on this host, without a network
     Connect(Connect),
     /// Run the shares, attaches and connects of a TOML file as a service
+    ///
+    /// SIGHUP or `outboard reload` makes it read the file again; a file with an error changes nothing. An entry that
+    /// cannot start is retried.
     Run(Run),
     /// Make `outboard run` of this user read its file again; unchanged entries keep running
     Reload {
@@ -76,14 +82,19 @@ pub(crate) enum Command {
         json: Json,
     },
     /// Measure the time of this user's messages in each stage, system call and wait, live
+    ///
+    /// Records the time of sampled messages at each step inside this host. The table shows the duration of each step by
+    /// message size: p50, p90, p99 and maximum, in microseconds.
     Trace(Trace),
     /// Change the pipeline of a running flow, without lost or repeated messages
     Change(Change),
     /// Show or change the settings of an attached device, such as a camera's brightness
     Control(Control),
     /// Run one module as a process that reads and writes containers
+    ///
+    /// Example: `mkfifo a b; outboard module compress -r a -w b`.
     Module(Module),
-    /// Execute a program in a sandbox with the least rights
+    /// Execute the program of a pair with `isolate` in a sandbox with the least rights
     #[command(hide = true)]
     Confined(Confined),
     /// Run the paths of a session in a sandbox, for the broker at descriptor 3
@@ -100,6 +111,8 @@ pub(crate) enum Command {
     /// Show two simulated hosts with a bad network between them, live
     Demo(Demo),
     /// Predict the gain of a faster cipher, compressor or other pair, for your pipeline and link
+    ///
+    /// Example: `outboard whatif --via 'compress | encrypt'`; on two hosts, first `outboard whatif --listen` on the other one.
     Whatif(Whatif),
     /// Run a benchmark (`outboard-bench`; --help lists the experiments)
     #[command(disable_help_flag = true)]
@@ -134,8 +147,6 @@ pub(crate) struct Devices {
     pub(crate) json: Json,
 }
 
-/// SIGHUP or `outboard reload` makes it read the file again; a file with an error changes nothing. An entry that
-/// cannot start is retried.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Path of the file; `-` reads standard input
@@ -168,8 +179,6 @@ pub(crate) enum Log {
     Events,
 }
 
-/// Records the time of sampled messages at each step inside this host. The table shows the duration of each step by
-/// message size: p50, p90, p99 and maximum, in microseconds.
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
     /// Trace the flows of this device only (`outboard top` lists the devices)
@@ -275,8 +284,8 @@ pub(crate) struct Share {
     /// slow=wait|drop, patience=TIME [default: from the pipeline]
     #[arg(long, value_name = "POLICY")]
     pub(crate) hub: Option<String>,
-    /// Peer that may see and open the device; repeat for several. The key counts that the name has at the start
-    /// [default: all paired hosts (`outboard peers`)]
+    /// Peer that may see and open the device; repeat for several. The permit belongs to the key that the peer has when
+    /// `share` starts [default: all paired hosts (`outboard peers`)]
     #[arg(long, value_name = "PEER")]
     pub(crate) allow: Vec<String>,
     /// Address to listen on, for TCP and UDP
@@ -295,8 +304,6 @@ pub(crate) struct Share {
     pub(crate) report: Report,
 }
 
-/// `outboard pair` shows a code; `outboard pair CODE@HOST` on the other host completes the pairing. Each host then
-/// stores the other's key.
 #[derive(Debug, Args)]
 pub(crate) struct Pair {
     /// Code and address that the other host shows: CODE@HOST[:PORT], or HOST[:PORT] to type the code afterwards
@@ -321,8 +328,8 @@ pub(crate) struct Peers {
 }
 
 /// The exit statuses of `peers add`, for scripts.
-const ADD_STATUS: &str = "Exit status: 0 the host is known like this now, 1 the list cannot be written, 2 the line is \
-                          wrong, or its name belongs to another host; then nothing has changed.";
+const ADD_STATUS: &str = "Exit status: 0 the list has the host as its line says, 1 the list cannot be written, 2 the line \
+                          is wrong, or its name belongs to another host; then nothing has changed.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeersAction {
@@ -331,10 +338,11 @@ pub(crate) enum PeersAction {
     /// Print the key line of this host: `outboard peers add` on another host takes it
     #[command(name = "self")]
     Own,
-    /// Make a host known by its key line, without a code. Nothing changes if it is known like this
+    /// Add or update a host by its key line, without a code
     ///
-    /// A key line is `ed25519 KEY NAME [address=HOST] [may-open=DEVICE,...]`. `may-open` is the permit of the host on this
-    /// one, as `outboard peers restrict` sets it; a line without it changes no permit. This host's own line has no effect.
+    /// A key line is `ed25519 KEY NAME [address=HOST] [may-open=DEVICE,...]`. `may-open` names the devices of this host that
+    /// the other one may see and open, as `outboard peers restrict` does; a line without it changes no permit. This
+    /// host's own line has no effect. The command prints `added`, `changed` or `unchanged` for each line.
     #[command(after_help = ADD_STATUS)]
     Add {
         /// Key line that `outboard peers self` prints on the other host; `-` reads lines from standard input
@@ -406,7 +414,6 @@ pub(crate) struct Attach {
     pub(crate) report: Report,
 }
 
-/// Example: `outboard whatif --via 'compress | encrypt'`; on two hosts, first `outboard whatif --listen` on the other one.
 #[derive(Debug, Args)]
 pub(crate) struct Whatif {
     /// Host that runs `outboard whatif --listen` [default: both halves run on this host]
@@ -419,8 +426,8 @@ pub(crate) struct Whatif {
     /// number: encrypt:2 [default: each, and all]
     #[arg(long, value_name = "PAIRS", value_delimiter = ',')]
     pub(crate) faster: Vec<String>,
-    /// Speedups; `inf` leaves the work out
-    #[arg(long, value_delimiter = ',', value_name = "TIMES", default_values_t = ["2", "4", "8", "inf"].map(String::from))]
+    /// Speedups, separated by commas; `inf` leaves the work out
+    #[arg(long, value_delimiter = ',', value_name = "TIMES", default_value = "2,4,8,inf")]
     pub(crate) by: Vec<String>,
     /// Bytes of a message [default: 64KiB]
     #[arg(long, value_name = "SIZE", conflicts_with = "sample")]
@@ -456,7 +463,6 @@ pub(crate) struct Connect {
     pub(crate) json: Json,
 }
 
-/// Starts the process of a pair with `isolate`.
 #[derive(Debug, Args)]
 pub(crate) struct Confined {
     /// Maximum memory, bytes
@@ -473,7 +479,6 @@ pub(crate) struct Confined {
     pub(crate) program: Vec<String>,
 }
 
-/// Example: `mkfifo a b; outboard module compress -r a -w b`.
 #[derive(Debug, Args)]
 pub(crate) struct Module {
     /// Pair (compress), device (pattern:rate=10) or transport (TRANSPORT://HOST:PORT)

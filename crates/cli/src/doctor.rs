@@ -179,7 +179,7 @@ fn hidraw() -> Answer {
             format!("{open} of {all} HID devices can be opened"),
             "a udev rule for those to share: SUBSYSTEM==\"hidraw\", TAG+=\"uaccess\" in /etc/udev/rules.d/70-hidraw.rules",
         ),
-        (all, _) => Answer::ok(format!("{all} HID devices can be opened")),
+        (all, _) => Answer::ok(format!("{} can be opened", counted(all, "HID device"))),
     }
 }
 
@@ -321,7 +321,7 @@ fn evdev() -> Answer {
             format!("{open} of {all} input devices can be opened"),
             "sudo usermod -aG input $USER, and log in again",
         ),
-        (all, _) => Answer::ok(format!("{all} input devices can be opened")),
+        (all, _) => Answer::ok(format!("{} can be opened", counted(all, "input device"))),
     }
 }
 
@@ -339,7 +339,7 @@ fn serial() -> Answer {
             "sudo usermod -aG dialout $USER, and log in again",
         ),
         None if ports.is_empty() => Answer::limited("no serial port", "plug one in"),
-        None => Answer::ok(format!("{} serial ports", ports.len())),
+        None => Answer::ok(counted(ports.len(), "serial port")),
     }
 }
 
@@ -473,6 +473,11 @@ fn socket_buffers() -> Answer {
     }
 }
 
+/// `1 serial port`, `2 serial ports`.
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_string())
 }
@@ -484,4 +489,13 @@ fn entries(directory: &str) -> Vec<String> {
         found.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn one_thing_is_not_counted_in_the_plural() {
+        let counted = |count| super::counted(count, "serial port");
+        assert_eq!([1, 2].map(counted), ["1 serial port", "2 serial ports"]);
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) fn man(directory: Option<&Path>) -> Result<(), Failure> {
 
 /// Writes one section for each command below `parent`: `PEERS`, then `PEERS ADD`.
 fn sections(parent: &Command, prefix: &str, page: &mut Vec<u8>) -> io::Result<()> {
-    for command in parent.get_subcommands() {
+    for command in parent.get_subcommands().filter(|command| !command.is_hide_set()) {
         let title = format!("{prefix}{}", command.get_name().to_uppercase());
         let man = clap_mangen::Man::new(command.clone());
         page.extend_from_slice(format!(".SH \"{title}\"\n").as_bytes());

@@ -161,7 +161,27 @@ fn the_manual_and_the_completions_contain_every_command() {
         assert!(bash.text().contains(&format!("outboard,{command}")), "{command} cannot be completed");
     }
     assert!(man.text().contains("PEERS ADD") && man.text().contains("or its name belongs to another host"));
+    for hidden in [".SH \"WORKER\"", ".SH \"CONFINED\""] {
+        assert!(man.text().contains(".SH \"SHARE\"") && !man.text().contains(hidden), "{hidden}");
+    }
     assert!(bash.text().contains("peers,add)"));
+}
+
+#[test]
+fn help_has_the_second_paragraph_of_a_command() {
+    let paragraphs = [
+        ("pair", "completes the pairing"),
+        ("run", "An entry that cannot start is retried"),
+        ("trace", "duration of each step by message size"),
+        ("whatif", "first `outboard whatif --listen` on the other one"),
+        ("module", "outboard module compress -r a -w b"),
+    ];
+    for (command, text) in paragraphs {
+        let help = outboard(&[command, "--help"]).done();
+        let words: Vec<_> = help.text().split_whitespace().collect();
+        assert!(words.join(" ").contains(text), "{command}: {}", help.text());
+    }
+    assert!(outboard(&["whatif", "--help"]).done().text().contains("[default: 2,4,8,inf]"));
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl DeviceClass for Serial {
     fn entry(&self) -> ModuleEntry {
         ModuleEntry {
             name: "serial",
-            summary: "a serial port, with its settings; its application side is `pty`",
+            summary: "a serial port, with its settings; its application side is `pty` or `tty`",
             doc: include_str!("doc.md"),
             options: OPTIONS,
         }
