@@ -58,9 +58,10 @@ release: setup
 	@mv crates/cli/outboard.cdx.json $(TARGET)/release/ && rm -f $$(git ls-files --others '*/outboard.cdx.json')
 	@ls -l $(addprefix $(TARGET)/release/,outboard outboard.cdx.json)
 
-# The program with its files (`install-program`), and the measurements (`outboard bench`), below PREFIX.
+# The program with its files (`install-program`), and the measurements (`outboard bench`), below PREFIX. With FEATURES=media also sound,
+# cameras of PipeWire, desktops of GNOME and KDE, and VP8.
 install: setup
-	cargo build --release --locked -p outboard -p outboard-lab
+	cargo build --release --locked -p outboard -p outboard-lab $(FEATURES:%=--features outboard/%)
 	cd bench && $(IN_BENCH) cargo build --release --locked
 	$(MAKE) install-program
 	install $(addprefix $(TARGET)/release/,outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
@@ -104,4 +105,4 @@ prove-package: setup
 	@cargo build --quiet --locked -p outboard && lab/vm-test tests/vm/long
 
 setup:
-	@scripts/setup
+	@scripts/setup $(FEATURES)

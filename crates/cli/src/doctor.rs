@@ -38,8 +38,8 @@ impl Check {
 }
 
 /// The fix of a program without the feature `media`.
-const MEDIA: &str = "use the package for Debian or Ubuntu, or build with --features media; `scripts/setup media` names its \
-                     libraries";
+const MEDIA: &str =
+    "use the package for Debian or Ubuntu, or run `sudo make install FEATURES=media` in the source";
 
 /// The finding of a check.
 struct Answer {
@@ -200,10 +200,7 @@ fn midi() -> Answer {
 fn codec() -> Answer {
     match cfg!(feature = "media") {
         true => Answer::ok("VP8 by libvpx"),
-        false => Answer::limited(
-            "this build has none: cameras are sent and received as they are",
-            MEDIA,
-        ),
+        false => Answer::limited("this build has none: cameras are sent and received as they are", MEDIA),
     }
 }
 
@@ -238,10 +235,7 @@ fn kernel_nbd() -> Answer {
 
 fn sound() -> Answer {
     if !cfg!(feature = "media") {
-        return Answer::limited(
-            "this program was built without sound",
-            MEDIA,
-        );
+        return Answer::limited("this program was built without sound", MEDIA);
     }
     if pipewire_answers() {
         return Answer::ok("PipeWire answers");
