@@ -95,6 +95,8 @@ const QUANTUM: Duration = Duration::from_millis(1);
 const CATCH_UP_MAX: Duration = Duration::from_millis(5);
 /// A sender that reaches less than this share of its pace is limited by a processor.
 const BELOW_PACE: f64 = 0.8;
+/// A sender that reaches this share of its pace makes the queue or the loss that it sees, also if its own queue is empty at times.
+const OVERLOAD_SHARE: f64 = 0.5;
 /// Shortest time without a receipt after which data that were sent before it measure a stopped process, not the path; also
 /// as a multiple of the round trip.
 const STALL_MIN: (Duration, u32) = (Duration::from_millis(300), 4);
@@ -126,6 +128,8 @@ pub(crate) struct Sample {
     pub(crate) room: usize,
     /// The window is in use: at least half of it is in flight.
     pub(crate) is_limited: bool,
+    /// The sender has nothing to send.
+    pub(crate) is_idle: bool,
 }
 
 /// The path as the sender sees it.
@@ -191,7 +195,7 @@ impl Interval {
             round_trip_min: Duration::MAX,
             round_trip_max: Duration::ZERO,
             gap_max: gap,
-            is_busy: true,
+            is_busy: !sample.is_idle,
         }
     }
 }
@@ -390,6 +394,9 @@ impl RateControl {
     /// Processes the measurements of one receipt.
     pub(crate) fn on_receipt(&mut self, sample: &Sample, now: Time) {
         self.room = sample.room.max(WINDOW[1]);
+        if sample.is_idle {
+            self.on_idle();
+        }
         let gap = now.since(std::mem::replace(&mut self.received, now));
         if self.is_stalled(sample, gap, now) {
             self.interval = None;
@@ -496,24 +503,29 @@ impl RateControl {
         let is_lossy = self.loss.is_unexplained();
         // Random loss hides a part of the rate that the network accepts.
         let accepted = if is_lossy { delivered } else { delivered / (1.0 - self.loss.smooth()) };
+        // A process that paused has little to show for one interval.
+        let accepted = accepted.max(self.accepted * (1.0 - FALL_MAX));
         let is_empty = queue < RateControl::queue_min(interval, aim);
         let is_clear = is_empty && !is_lossy;
         let Some(pace) = self.pace else {
             self.leave_start(interval, queue, accepted, now);
             return;
         };
-        if !interval.is_busy {
+        // A sender that its receiver limits has nothing to send at times, and may overflow a queue all the same.
+        let sent = interval.reported as f64 / now.since(interval.begun).as_secs_f64();
+        let is_overload = sent > OVERLOAD_SHARE * pace && (is_lossy || queue > 2 * aim);
+        if !interval.is_busy && !is_overload {
             // An idle sender does not measure what the network accepts.
             let pace = match () {
                 () if is_clear => pace.max(delivered * (1.0 + RISE_MAX[0])),
                 () if queue > 2 * aim => (pace * (1.0 - RISE_MAX[0])).max(pace.min(2.0 * delivered)),
                 () => pace,
             };
-            self.set_pace(pace);
+            self.set_pace(pace, now);
             return;
         }
         if let Some(pace) = self.drain(interval, queue, aim, now) {
-            self.set_pace(pace);
+            self.set_pace(pace, now);
             return;
         }
         let lasted = now.since(interval.begun);
@@ -568,7 +580,7 @@ impl RateControl {
             // Below the ceiling, an empty queue does not show a faster link.
             self.clear_intervals = 0;
         }
-        self.set_pace(bounded.max(floor.min(pace * PEAK_FACTOR)).min(cap));
+        self.set_pace(bounded.max(floor.min(pace * PEAK_FACTOR)).min(cap), now);
     }
 
     fn is_near_peak(&self) -> bool {
@@ -634,11 +646,16 @@ impl RateControl {
         }
         let pace = std::mem::take(&mut self.best);
         (self.peak, self.accepted) = (pace, pace);
-        self.set_pace(pace);
+        self.set_pace(pace, now);
     }
 
     /// Sets the pace, and the window that belongs to it. Returns to slow start at [`RATE_MAX`].
-    fn set_pace(&mut self, pace: f64) {
+    fn set_pace(&mut self, pace: f64, now: Time) {
+        let wait = self.next.since(now);
+        if let Some(earlier) = self.pace.filter(|earlier| *earlier < pace && !wait.is_zero()) {
+            // The data that were sent last keep the next ones waiting at the new pace only.
+            self.next = now.after(wait.mul_f64(earlier / pace));
+        }
         self.pace = Some(pace.max(RATE_MIN)).filter(|pace| *pace < RATE_MAX);
         if let Some(pace) = self.pace {
             let (round_trips, margin) = WINDOW_TIME;

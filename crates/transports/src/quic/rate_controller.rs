@@ -104,10 +104,8 @@ impl Controller for RateController {
             lost: std::mem::take(&mut state.lost),
             room: usize::MAX,
             is_limited: !app_limited && 2 * (in_flight as usize + acknowledged) >= state.rate.window(),
+            is_idle: app_limited,
         };
-        if app_limited {
-            state.rate.on_idle();
-        }
         state.rate.on_receipt(&sample, now);
     }
 

@@ -52,6 +52,8 @@ struct Ours {
     rate: RateControl,
     in_flight: InFlight,
     in_flight_bytes: usize,
+    /// The application has made a packet that is not sent.
+    has_packet: bool,
     received_bytes: u64,
     lost_packets: u64,
     /// Of the acknowledgements of one step.
@@ -104,6 +106,7 @@ impl Ours {
             lost: std::mem::take(&mut self.lost),
             room: ROOM_BYTES,
             is_limited: 2 * (self.in_flight_bytes + acknowledged) >= self.rate.window(),
+            is_idle: !self.has_packet,
         };
         self.rate.on_receipt(&sample, now);
     }
@@ -177,6 +180,8 @@ struct Model {
     now_s: f64,
     /// Packets that our application has made by a time, as a rate; `None`: any number.
     made_per_s: Option<f64>,
+    /// All packets that our application has made; `None`: any number.
+    made_packets: Option<u64>,
     /// The sender's processor sends so much, and the sender still has more to send.
     processor_mbit: Option<f64>,
     /// The processor is busy with a packet until then.
@@ -210,6 +215,7 @@ impl Model {
             rate: RateControl::new(),
             in_flight: InFlight::default(),
             in_flight_bytes: 0,
+            has_packet: false,
             received_bytes: 0,
             lost_packets: 0,
             acknowledged: 0,
@@ -228,6 +234,7 @@ impl Model {
             queue_packets,
             now_s: 0.0,
             made_per_s: None,
+            made_packets: None,
             processor_mbit: None,
             processor_free_s: 0.0,
             sent_packets: 0,
@@ -302,12 +309,10 @@ impl Model {
                 break;
             }
             let ours = &mut self.ours;
-            let has_packet =
-                self.made_per_s.is_none_or(|per_s| (self.sent_packets as f64) < per_s * self.now_s);
-            if !has_packet {
-                ours.rate.on_idle();
-            }
-            let may_send = has_packet
+            ours.has_packet =
+                self.made_per_s.is_none_or(|per_s| (self.sent_packets as f64) < per_s * self.now_s)
+                    && self.made_packets.is_none_or(|made| self.sent_packets < made);
+            let may_send = ours.has_packet
                 && self.processor_free_s <= self.now_s
                 && ours.rate.next() <= now
                 && ours.in_flight_bytes + PACKET_BYTES <= ours.rate.window();
@@ -502,6 +507,32 @@ fn a_host_that_pauses_is_no_full_queue() {
 }
 
 #[test]
+fn a_burst_after_a_pause_is_sent_at_the_pace_of_before() {
+    for mbit in [20.0, 100.0] {
+        for (round_trips, pause_s) in [(1.1, 0.5), (1.3, 1.0), (1.6, 1.0), (2.0, 5.0)] {
+            let mut model = Model::new(mbit, 50.0, 0.0, 1000.0);
+            model.run(5.0);
+            let packets = (round_trips * 0.05 * model.bytes_per_s / WIRE_BYTES) as u64;
+            for burst in 0..10 {
+                model.made_packets = Some(model.sent_packets + 1);
+                model.run(pause_s);
+                let (made, begun_s) = (model.sent_packets + packets, model.now_s);
+                model.made_packets = Some(made);
+                while model.sent_packets < made {
+                    model.step();
+                }
+                let (took_s, expected_s) = (model.now_s - begun_s, 0.05 * round_trips);
+                assert!(
+                    took_s < 1.5 * expected_s,
+                    "{mbit} Mbit/s, pauses of {pause_s} s, burst {burst}: {took_s} s instead of {expected_s} s"
+                );
+                model.run(pause_s);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_slow_processor_gets_no_window_that_it_cannot_use() {
     for round_trip_ms in [20.0, 100.0, 200.0] {
         for loss_percent in [0.0, 0.1, 1.0] {
@@ -524,9 +555,6 @@ fn a_flow_is_limited_by_the_link_only_while_its_queue_is_seldom_empty() {
     let mut received_bytes = 0;
     let mut exchange = |rate: &mut RateControl, sent: Time, is_idle: bool| {
         rate.sent(1000, sent);
-        if is_idle {
-            rate.on_idle();
-        }
         received_bytes += 1000;
         let now = sent.after(ROUND_TRIP);
         let sample = Sample {
@@ -537,6 +565,7 @@ fn a_flow_is_limited_by_the_link_only_while_its_queue_is_seldom_empty() {
             lost: 0,
             room: usize::MAX,
             is_limited: !is_idle,
+            is_idle,
         };
         rate.on_receipt(&sample, now);
         rate.view().is_idle

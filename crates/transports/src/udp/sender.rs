@@ -534,7 +534,9 @@ impl Sender {
             (self.last_progress, self.timeouts) = (now, 0);
         }
         let (came, received_bytes, room) = (receipt.came, receipt.received_bytes, self.receiver_bytes);
-        let sample = Sample { round_trip, came, received_bytes, acknowledged, lost, room, is_limited };
+        let is_idle = self.is_empty();
+        let sample =
+            Sample { round_trip, came, received_bytes, acknowledged, lost, room, is_limited, is_idle };
         self.rate.on_receipt(&sample, now);
         self.remove_done();
         true
