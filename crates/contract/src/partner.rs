@@ -174,8 +174,9 @@ pub enum TransportCtl {
     /// that only keep the connection alive ([`CtlReply::Count`]). The path calls it in every round, so a transport with its own protocol
     /// ([`Partner::upkeep`]) runs it here.
     Received,
-    /// Returns 1 once ([`CtlReply::Count`]) when losses hold this connection back, so that a new one would do
-    /// better.
+    /// Returns 1 once ([`CtlReply::Count`]) when losses hold this connection back, or when the peer does not acknowledge
+    /// data, so that a new one would do better. The path asks after each flush, and when the timer of [`Partner::upkeep`]
+    /// has expired; a transport makes the checks that are due here.
     HeldBack,
     /// The peer answers again after a silence. Retry now, regardless of backed-off timers.
     Probe,

@@ -60,6 +60,17 @@ impl Side {
         Ok(())
     }
 
+    /// Returns whether the transport reports that a new connection would do better. It is asked after each flush, and when
+    /// its timer has expired.
+    fn is_held_back(&mut self, is_flushed: bool, now: Time) -> bool {
+        let Some(transport) = self.partner.as_mut() else { return false };
+        if !is_flushed && transport.upkeep().at.is_none_or(|at| now < at) {
+            return false;
+        }
+        let answer = transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::HeldBack));
+        matches!(answer, Ok(CtlReply::Count(1)))
+    }
+
     /// Removes the partner.
     fn forget(&mut self, poller: &mut Poller) -> Option<Box<dyn Partner>> {
         let partner = self.partner.take()?;
@@ -81,6 +92,32 @@ struct LinkState {
     replaced: Option<(Box<dyn Partner>, Time)>,
     /// The transport's receive counter at the last call of [`Driver::has_received`].
     received_count: u64,
+    reconnects: Reconnects,
+}
+
+/// Limits the rate at which new data connections of a lossy transport are requested. A peer whose device accepts nothing for
+/// long acknowledges nothing, and looks like a peer that nothing reaches; new connections do not help it.
+#[derive(Default)]
+struct Reconnects {
+    /// Earliest next one, and the delay of the one behind it.
+    next_at: Time,
+    delay: Duration,
+}
+
+impl Reconnects {
+    const DELAY_MIN: Duration = Duration::from_secs(1);
+    const DELAY_MAX: Duration = Duration::from_secs(64);
+
+    /// Returns whether a new connection may be requested now. The caller requests it.
+    fn permit(&mut self, now: Time) -> bool {
+        let Some(waited) = now.0.checked_sub(self.next_at.0).map(Duration::from_nanos) else { return false };
+        self.delay = match waited < Self::DELAY_MAX {
+            true => (self.delay * 2).clamp(Self::DELAY_MIN, Self::DELAY_MAX),
+            false => Self::DELAY_MIN,
+        };
+        self.next_at = now.after(self.delay);
+        true
+    }
 }
 
 /// Borrows the partner and the transport separately from the paths.
@@ -406,9 +443,10 @@ impl Driver {
             if let Err(error) = self.network.flush() {
                 failure = Some(PathError::Transport(error));
             }
-            if self.network.is_unflushed && is_held_back(self.network.partner.as_mut()) {
-                notices.push(Notice::LinkHeldBack);
-            }
+        }
+        let is_held_back = failure.is_none() && self.network.is_held_back(writes, now);
+        if is_held_back && (!self.link.lossy || self.link.reconnects.permit(now)) {
+            notices.push(Notice::LinkHeldBack);
         }
         if failure.is_none() && self.link.has_ways {
             failure = self.serve_ways(now, poller, notices).err().map(PathError::Transport);
@@ -693,9 +731,5 @@ impl Driver {
     }
 }
 
-/// Returns whether a transport reports that a new connection would be faster.
-fn is_held_back(transport: Option<&mut Box<dyn Partner>>) -> bool {
-    let answer =
-        transport.map(|transport| transport.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::HeldBack)));
-    matches!(answer, Some(Ok(CtlReply::Count(1))))
-}
+#[cfg(test)]
+mod tests;

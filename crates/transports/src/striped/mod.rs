@@ -28,7 +28,6 @@ mod way;
 
 use crate::send_queue::{self, SendQueue, check_record};
 use crate::socket;
-use crate::tcp::stall::StallDetector;
 use crate::tcp::{self, Tcp};
 use contract::{
     Attributes, Ctl, CtlReply, Direction, End, FlowKey, FlowTemplate, Interest, Message, ModuleEntry, Next,
@@ -216,7 +215,7 @@ struct StripedPartner {
     /// Start of the present wait for the network, and the duration of the earlier ones.
     limited_since: Option<Time>,
     limited: Duration,
-    stall_detector: StallDetector,
+    /// A stall was found since the last [`TransportCtl::HeldBack`].
     is_stalled: bool,
     counts: Counts,
 }
@@ -279,7 +278,6 @@ impl StripedPartner {
             is_finishing: false,
             limited_since: None,
             limited: Duration::ZERO,
-            stall_detector: StallDetector::default(),
             is_stalled: false,
             counts: Counts::default(),
         };
@@ -572,9 +570,7 @@ impl Partner for StripedPartner {
                 let ways = self.ways.iter().fold(self.counts.closed, WayCounts::add);
                 Ok(CtlReply::Count(ways.received_bytes))
             }
-            Ctl::Transport(TransportCtl::HeldBack) => {
-                Ok(CtlReply::Count(std::mem::take(&mut self.is_stalled).into()))
-            }
+            Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(self.is_held_back().into())),
             Ctl::Transport(TransportCtl::AddWay(socket, keys)) => {
                 self.add_way(socket, keys.as_ref()).map(|()| CtlReply::Done)
             }
@@ -604,13 +600,15 @@ impl Partner for StripedPartner {
 
     fn upkeep(&self) -> Readiness<'_> {
         let is_waiting = self.ways.len() == 1 && !self.is_sent();
-        let check_at = is_waiting.then(|| self.stall_detector.due());
+        let check_at = is_waiting.then(|| self.ways[0].stall_detector.due());
+        let sent_due = self.ways.iter().filter_map(|way| way.stall_detector.sent_due()).min();
         let polled = self.set.as_ref().map(|set| Readiness::descriptor(set.as_fd(), Interest::Read));
         // A flush may have taken the event of a way that has bytes.
         let is_readable = self.may_receive();
         Readiness { now: is_readable, ..polled.unwrap_or_default() }
             .or_at(self.choice.due())
             .or_at(check_at)
+            .or_at(sent_due)
             .or_at(self.demand.retry_at)
     }
 }

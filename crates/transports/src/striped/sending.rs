@@ -139,7 +139,7 @@ impl StripedPartner {
             (Some(since), false) => {
                 self.limited += Time(sys::clock::boot_ns()).since(since);
                 self.limited_since = None;
-                self.stall_detector.on_idle();
+                self.ways[0].stall_detector.on_idle();
             }
             _ => {}
         }
@@ -151,12 +151,22 @@ impl StripedPartner {
     /// Checks whether past losses slow the only way down, so that a new connection would be faster.
     fn check_stall(&mut self) {
         let now = Time(sys::clock::boot_ns());
-        if now < self.stall_detector.due() {
+        let Way { socket, stall_detector, .. } = &mut self.ways[0];
+        if now < stall_detector.due() {
             return;
         }
-        match sys::net::stream_state(&self.ways[0].socket) {
-            Ok(stream) => self.is_stalled |= self.stall_detector.check(&stream, now),
-            Err(_) => self.stall_detector.postpone(now),
+        match sys::net::stream_state(socket) {
+            Ok(stream) => self.is_stalled |= stall_detector.check(&stream, now),
+            Err(_) => stall_detector.postpone(now),
         }
+    }
+
+    /// Returns true once if a new link would do better, after a check of the ways for which one is due.
+    pub(super) fn is_held_back(&mut self) -> bool {
+        let now = Time(sys::clock::boot_ns());
+        for way in &mut self.ways {
+            self.is_stalled |= way.check_sent(now);
+        }
+        std::mem::take(&mut self.is_stalled)
     }
 }

@@ -2,7 +2,9 @@
 
 use super::unit::{Piece, Unit, emit_piece};
 use super::*;
-use crate::test_records::{WATCHDOG, figure, hex, keys, pattern, pull, push, record, tcp_pair, vector};
+use crate::test_records::{
+    WATCHDOG, figure, hex, keys, partner, pattern, pull, push, record, tcp_pair, vector,
+};
 use bytes::BytesMut;
 use contract::Body;
 use proptest::prelude::*;
@@ -288,6 +290,25 @@ proptest! {
                 prop_assert_eq!(emit_piece(Body::from(bytes), number, continues).into_bytes().to_vec(), whole);
             }
             Err(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_way_that_the_network_drops_after_an_idle_time_is_found() {
+    let [ours, theirs] = tcp_pair();
+    let mut end = partner(&Striped, ours, &[("ways", "1")]);
+    push(&mut *end, record(1, 0, &[1]));
+    sys::net::take_nothing(&theirs).expect("a filter");
+    push(&mut *end, record(1, 1, &[1]));
+    let begun = Instant::now();
+    loop {
+        let at = end.upkeep().at.expect("a record is not acknowledged");
+        std::thread::sleep(at.since(Time(sys::clock::boot_ns())));
+        match end.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::HeldBack)) {
+            Ok(CtlReply::Count(0)) => assert!(begun.elapsed() < WATCHDOG, "the loss is not found"),
+            Ok(CtlReply::Count(1)) => break,
+            other => panic!("{other:?}"),
         }
     }
 }

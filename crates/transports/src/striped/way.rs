@@ -5,7 +5,8 @@ use crate::deframer::Deframer;
 use crate::seal::{Seal, TAG_BYTES};
 use crate::send_queue::SendQueue;
 use crate::socket;
-use contract::{Body, PartnerError, PartnerResult, SealKeys};
+use crate::tcp::stall::StallDetector;
+use contract::{Body, PartnerError, PartnerResult, SealKeys, Time};
 use rustix::net::{Shutdown, shutdown};
 use smallvec::SmallVec;
 use std::io::{self, IoSlice};
@@ -76,6 +77,7 @@ pub(super) struct Way {
     pub(super) send_calls: u64,
     pub(super) received_bytes: u64,
     pub(super) receive_calls: u64,
+    pub(super) stall_detector: StallDetector,
 }
 
 impl Way {
@@ -100,6 +102,7 @@ impl Way {
             send_calls: 0,
             received_bytes: 0,
             receive_calls: 0,
+            stall_detector: StallDetector::default(),
         }
     }
 
@@ -152,6 +155,7 @@ impl Way {
 
     /// Sends the queued units until the socket is full.
     pub(super) fn flush(&mut self) -> io::Result<()> {
+        let sent_bytes = self.sent_bytes;
         while !self.units.is_empty() && self.may_send {
             let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
             let chunks = self.units.records.iter().flat_map(|(_, unit)| unit.chunks());
@@ -167,12 +171,25 @@ impl Way {
                 Err(error) => return Err(error),
             }
         }
+        if self.units.is_empty() && sent_bytes != self.sent_bytes {
+            self.stall_detector.on_sent(|| Time(sys::clock::boot_ns()));
+        }
         if self.sending == Sending::Ending && self.units.is_empty() {
             self.sending = Sending::Ended;
             // It fails only if the connection is gone, which the next call reports.
             let _ = shutdown(&self.socket, Shutdown::Write);
         }
         Ok(())
+    }
+
+    /// Checks the way, if that is due, until the peer's kernel has acknowledged everything. Returns true if the way is stalled.
+    pub(super) fn check_sent(&mut self, now: Time) -> bool {
+        if self.stall_detector.sent_due().is_none_or(|at| now < at) {
+            return false;
+        }
+        let stream = sys::net::stream_state(&self.socket).ok();
+        // A way that the peer has not joined carries no record.
+        self.stall_detector.check_sent(stream.as_ref(), now) && self.sending != Sending::Joining
     }
 
     /// Receives once. `is_polled`: an event announces more bytes, so a call that takes all of them is the last one.

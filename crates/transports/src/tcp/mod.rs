@@ -24,6 +24,7 @@ use stall::StallDetector;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 use wire::BODY_BYTES_MAX;
 
 /// Queued bytes at which a push flushes before the end of the burst: four reads of a stream, about 50 us.
@@ -38,6 +39,9 @@ const RANDOM_LOSS_CONGESTION: &str = "bbr";
 const RECEIVE_CALLS_MAX: usize = 32;
 /// Unused buffers for large records that are kept for reuse, bytes.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// Idle time before the kernel's first probe, time between further ones, and their number before the connection is lost.
+const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration::from_secs(5), 3);
 
 /// Option for the kernel's socket buffers of a stream.
 pub(crate) const SOCKET_BYTES: OptionSpec = local(
@@ -80,6 +84,8 @@ impl TransportClass for Tcp {
     fn dial(&self, peer: SocketAddr, options: &Options) -> PartnerResult<OwnedFd> {
         let socket = socket::dial(SocketType::STREAM, peer)?;
         tune(&socket, options)?;
+        // Best effort: the records of a session find a lost connection, too.
+        let _ = keep_alive(&socket);
         Ok(socket)
     }
 
@@ -107,6 +113,15 @@ pub(crate) fn tune(socket: &OwnedFd, options: &Options) -> PartnerResult {
     }
     let bytes = options.size("socket_bytes");
     socket::prepare(socket.as_fd(), bytes)
+}
+
+/// Lets the kernel probe an idle connection, so that address translators keep their bindings.
+fn keep_alive(socket: &OwnedFd) -> Result<(), rustix::io::Errno> {
+    let (idle, interval, count) = KEEP_ALIVE;
+    sockopt::set_tcp_keepidle(socket, idle)?;
+    sockopt::set_tcp_keepintvl(socket, interval)?;
+    sockopt::set_tcp_keepcnt(socket, count)?;
+    sockopt::set_socket_keepalive(socket, true)
 }
 
 /// One connected TCP socket as a partner.
@@ -202,6 +217,7 @@ impl TcpPartner {
 
     /// Sends the queue until it is empty or the socket is full.
     fn flush(&mut self) -> PartnerResult {
+        let sent_bytes = self.counts.sent_bytes;
         while !self.queue.is_empty() {
             let mut slices = SmallVec::<[IoSlice<'_>; SLICES_MAX]>::new();
             let chunks = self.queue.records.iter().flat_map(|(_, record)| record.chunks());
@@ -232,6 +248,9 @@ impl TcpPartner {
         }
         self.pacer.on_idle();
         self.stall_detector.on_idle();
+        if sent_bytes != self.counts.sent_bytes {
+            self.stall_detector.on_sent(|| Time(sys::clock::boot_ns()));
+        }
         if self.pacer.is_on() {
             self.check_stream(false);
         }
@@ -269,6 +288,16 @@ impl TcpPartner {
         {
             let _ = sys::net::pace_stream(&self.socket, rate.map(|rate| (rate, UNSENT_BYTES)));
         }
+    }
+
+    /// Returns true once if the stream is stalled, after a check if one is due.
+    fn is_held_back(&mut self) -> bool {
+        let now = Time(sys::clock::boot_ns());
+        if self.stall_detector.sent_due().is_some_and(|at| at <= now) {
+            let stream = sys::net::stream_state(&self.socket).ok();
+            self.is_stalled |= self.stall_detector.check_sent(stream.as_ref(), now);
+        }
+        std::mem::take(&mut self.is_stalled)
     }
 
     /// Returns the time of the next [`TcpPartner::check_stream`].
@@ -404,9 +433,7 @@ impl Partner for TcpPartner {
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Transport(TransportCtl::Received) => Ok(CtlReply::Count(self.counts.raw_bytes)),
-            Ctl::Transport(TransportCtl::HeldBack) => {
-                Ok(CtlReply::Count(std::mem::take(&mut self.is_stalled).into()))
-            }
+            Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(self.is_held_back().into())),
             Ctl::Snapshot | Ctl::Neutral => {
                 Err(PartnerError::Unsupported("asking a transport for a device's state"))
             }
@@ -438,7 +465,9 @@ impl Partner for TcpPartner {
     }
 
     fn upkeep(&self) -> Readiness<'_> {
-        // A full socket does not become writable while the stream is stalled: a timer checks it.
-        Readiness::never().or_at((!self.queue.is_empty()).then(|| self.next_check(true)))
+        // A full socket does not become writable while the stream is stalled, and one that has accepted everything stays
+        // writable: a timer checks them.
+        let full = (!self.queue.is_empty()).then(|| self.next_check(true));
+        Readiness::never().or_at(full).or_at(self.stall_detector.sent_due())
     }
 }

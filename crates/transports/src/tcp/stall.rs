@@ -9,6 +9,15 @@
 //!
 //! A new connection starts without both, and the session retransmits the unacknowledged records over it.
 //!
+//! A third kind of stall shows while the socket is not full. A network that has forgotten an idle connection, such as an
+//! address translator, drops the next record. The kernel has accepted the record, so nothing waits here, and the control
+//! channel works. The stream is therefore checked until the peer's kernel has acknowledged everything.
+//!
+//! | the socket | checked | a stall |
+//! |---|---|---|
+//! | is full | every [`CHECK_INTERVAL`] | timeouts, or a needlessly small window |
+//! | has accepted everything | after [`FIRST_CHECK`], then every [`CHECK_INTERVAL`] until all is acknowledged | timeouts |
+//!
 //! A slow link also leaves a small window, but there a new connection would only lose more. A small window therefore
 //! counts as a stall only if the stream lost many segments, then lost none for a while, and no queue lengthens its
 //! round trip.
@@ -37,6 +46,8 @@ const WINDOW_SMALL_MAX: u32 = 32;
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// Shortest time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time until the first check after the socket has accepted everything. Most streams are acknowledged by then.
+const FIRST_CHECK: Duration = Duration::from_millis(200);
 
 /// Progress of a stream at one check.
 #[derive(Debug, Clone, Copy, Default)]
@@ -56,6 +67,14 @@ pub(crate) struct StallDetector {
     /// Earliest next report.
     report_after: Time,
     due: Time,
+    /// The socket has accepted everything, and the peer has not acknowledged it.
+    unacknowledged: Option<Unacknowledged>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Unacknowledged {
+    since: Time,
+    check_at: Time,
 }
 
 impl StallDetector {
@@ -74,6 +93,32 @@ impl StallDetector {
         self.busy_since = None;
     }
 
+    /// The socket has accepted everything: the stream is checked until the peer has acknowledged it.
+    pub(crate) fn on_sent(&mut self, now: impl FnOnce() -> Time) {
+        self.unacknowledged.get_or_insert_with(|| {
+            let since = now();
+            Unacknowledged { since, check_at: since.after(FIRST_CHECK) }
+        });
+    }
+
+    /// Returns the time of the next [`StallDetector::check_sent`].
+    pub(crate) fn sent_due(&self) -> Option<Time> {
+        self.unacknowledged.map(|unacknowledged| unacknowledged.check_at)
+    }
+
+    /// Checks a stream whose socket has accepted everything; `None` if its state is unknown. Returns true if it is stalled.
+    pub(crate) fn check_sent(&mut self, stream: Option<&StreamState>, now: Time) -> bool {
+        let stream = stream.filter(|stream| stream.unacknowledged > 0);
+        let (Some(stream), Some(Unacknowledged { since, .. })) = (stream, self.unacknowledged) else {
+            self.unacknowledged = None;
+            return false;
+        };
+        self.unacknowledged = Some(Unacknowledged { since, check_at: now.after(CHECK_INTERVAL) });
+        // The last acknowledgement before an idle time says nothing.
+        let silent = stream.silent.min(now.since(since));
+        is_waiting(stream, silent) && self.may_report(now)
+    }
+
     /// Checks a stream whose socket is full. Returns true if it is stalled.
     pub(crate) fn check(&mut self, stream: &StreamState, now: Time) -> bool {
         self.postpone(now);
@@ -85,15 +130,18 @@ impl StallDetector {
         if self.last_loss.retransmissions != stream.resent {
             self.last_loss = sample;
         }
-        let is_silent = stream.silent >= SILENCE_MIN + stream.round_trip_min * SILENCE_ROUND_TRIPS;
-        let is_waiting =
-            stream.unacknowledged > 0 && (stream.waits >= TIMEOUTS_MIN || stream.is_timed_out && is_silent);
-        let is_stalled = is_waiting || self.has_needlessly_small_window(stream, busy_since);
-        if !is_stalled || now < self.report_after {
-            return false;
+        let is_stalled =
+            is_waiting(stream, stream.silent) || self.has_needlessly_small_window(stream, busy_since);
+        is_stalled && self.may_report(now)
+    }
+
+    /// Returns true if the last report is not recent. The caller reports now.
+    fn may_report(&mut self, now: Time) -> bool {
+        let may_report = now >= self.report_after;
+        if may_report {
+            self.report_after = now.after(REPORT_INTERVAL);
         }
-        self.report_after = now.after(REPORT_INTERVAL);
-        true
+        may_report
     }
 
     /// Returns true if the window is small because of losses that have ended.
@@ -109,6 +157,12 @@ impl StallDetector {
             && (stream.slow_start_until..=WINDOW_SMALL_MAX).contains(&stream.window)
             && stream.round_trip <= 2 * stream.round_trip_min
     }
+}
+
+/// Returns true if the kernel waits for an acknowledgement that should have come; `silent`: the time without one.
+fn is_waiting(stream: &StreamState, silent: Duration) -> bool {
+    let is_silent = silent >= SILENCE_MIN + stream.round_trip_min * SILENCE_ROUND_TRIPS;
+    stream.unacknowledged > 0 && (stream.waits >= TIMEOUTS_MIN || stream.is_timed_out && is_silent)
 }
 
 #[cfg(test)]
@@ -187,6 +241,27 @@ mod tests {
         assert!(detector.check(&silent(190, true), at(100)));
         let long = StreamState { round_trip_min: Duration::from_millis(300), ..silent(900, true) };
         assert!(!detector.check(&long, at(700)), "shorter than the round trips allow");
+    }
+
+    #[test]
+    fn a_record_that_the_network_drops_after_an_idle_time_is_reported() {
+        let mut detector = StallDetector::default();
+        let sent = |is_timed_out, unacknowledged| StreamState {
+            silent: Duration::from_secs(60),
+            round_trip_min: Duration::from_millis(20),
+            is_timed_out,
+            unacknowledged,
+            ..stream(100, 0, 10)
+        };
+        detector.on_sent(|| at(0));
+        detector.on_sent(|| panic!("the stream is checked already"));
+        assert_eq!(detector.sent_due(), Some(at(200)));
+        assert!(!detector.check_sent(Some(&sent(true, 1)), at(200)), "silent for a short time only");
+        assert_eq!(detector.sent_due(), Some(at(250)));
+        assert!(detector.check_sent(Some(&sent(true, 1)), at(250)));
+        assert!(!detector.check_sent(Some(&sent(true, 1)), at(300)), "reported once");
+        assert!(!detector.check_sent(Some(&sent(false, 0)), at(350)));
+        assert_eq!(detector.sent_due(), None, "everything is acknowledged");
     }
 
     proptest! {

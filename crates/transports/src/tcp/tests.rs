@@ -296,3 +296,43 @@ fn an_incomplete_record_counts_as_a_sign_of_life() {
         before = raw_bytes();
     }
 }
+
+#[test]
+fn the_application_hosts_end_probes_an_idle_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let options = Options::check(Tcp.options(), []).expect("options");
+    let socket = Tcp.dial(listener.local_addr().expect("address"), &options).expect("a connection");
+    assert!(sockopt::socket_keepalive(&socket).expect("the option"));
+    assert_eq!(sockopt::tcp_keepidle(&socket).expect("the option"), KEEP_ALIVE.0);
+}
+
+/// Waits for the next check of the connection. Returns whether a new one would do better; `None` without a check.
+fn check(partner: &mut dyn Partner) -> Option<bool> {
+    let at = partner.upkeep().at?;
+    std::thread::sleep(at.since(Time(sys::clock::boot_ns())));
+    match partner.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::HeldBack)) {
+        Ok(CtlReply::Count(count)) => Some(count == 1),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_record_that_the_network_drops_after_an_idle_time_is_found() {
+    let (here, there) = pair();
+    let mut here = partner(&Tcp, here, &[]);
+    assert_eq!(check(&mut *here), None, "an idle connection has no timer");
+    push(&mut *here, record(1, 0, &[1]));
+    let begun = Instant::now();
+    while let Some(is_held_back) = check(&mut *here) {
+        assert!(!is_held_back && begun.elapsed() < WATCHDOG, "the record is acknowledged");
+    }
+    sys::net::take_nothing(&there).expect("a filter");
+    push(&mut *here, record(1, 1, &[1]));
+    assert!(
+        matches!(here.ctl(FlowKey::DEFAULT, Ctl::Flush), Ok(CtlReply::Done)),
+        "the kernel has the record"
+    );
+    while check(&mut *here) != Some(true) {
+        assert!(begun.elapsed() < WATCHDOG, "the loss is not found");
+    }
+}

@@ -10,7 +10,7 @@
 //!           └───────────────────── receipt ◄─────────────────────┘               receipt ─► socket
 //! ```
 //!
-//! All parts except this file are sans-IO.
+//! All parts except this file are sans-IO. `unanswered` watches the sender for a peer that nothing reaches.
 
 pub(crate) mod fragment;
 #[cfg(test)]
@@ -20,6 +20,7 @@ mod receipt;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 
 use crate::seal::{DATAGRAM_BYTES, NUMBER_BYTES, OpenError, Seal};
 use crate::send_queue::{self, QUEUE_BYTES_MAX, check_record};
@@ -73,6 +74,8 @@ const REASSEMBLY_LIMITS: ReassemblyLimits = ReassemblyLimits {
 };
 /// Inside a record with datagrams closer than this, the socket is polled this long before sleeping.
 const SPIN: Duration = Duration::from_micros(60);
+/// Longest time without a datagram to the peer, so that address translators keep their bindings.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 static OPTIONS: [OptionSpec; 3] = [
     local(
@@ -114,7 +117,7 @@ impl TransportClass for Udp {
     fn partner(
         &self,
         socket: OwnedFd,
-        _end: End,
+        end: End,
         options: &Options,
         keys: Option<&SealKeys>,
     ) -> PartnerResult<Box<dyn Partner>> {
@@ -122,7 +125,9 @@ impl TransportClass for Udp {
         socket::prepare(socket.as_fd(), bytes)?;
         // Best effort: without UDP_GRO each call receives one datagram.
         let _ = sys::net::join_datagrams(&socket);
-        Ok(Box::new(UdpPartner::new(socket, options, keys)))
+        let mut partner = UdpPartner::new(socket, options, keys);
+        partner.keep_alive_at = (end == End::Dialled).then(|| Time(sys::clock::boot_ns()).after(KEEP_ALIVE));
+        Ok(Box::new(partner))
     }
 }
 
@@ -152,6 +157,8 @@ struct UdpPartner {
     /// Flow of the record in the slot.
     flow: FlowKey,
     counts: Counts,
+    /// The application host's end sends a datagram at this time if it sends nothing before.
+    keep_alive_at: Option<Time>,
     /// Created by the first trace request.
     timestamps: Option<Box<KernelTimestamps>>,
     split: DatagramSplit,
@@ -245,6 +252,7 @@ impl UdpPartner {
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             counts: Counts::default(),
+            keep_alive_at: None,
             timestamps: None,
             split: DatagramSplit::default(),
         }
@@ -308,6 +316,7 @@ impl UdpPartner {
             }
             self.counts.sent_bytes += batch.parts[..count].iter().sum::<usize>() as u64;
             self.sender.sent(&batch, count, now);
+            self.postpone_keep_alive(now);
             if let Some(timestamps) = self.timestamps.as_deref_mut() {
                 timestamps.on_written(self.sender.counts.sent);
             }
@@ -349,16 +358,33 @@ impl UdpPartner {
     /// Sends a receipt if one is due. A failed send is ignored: receipts may be lost anyway.
     fn send_receipt(&mut self, now: Time) {
         let Some(receipt) = self.arrivals.poll_receipt(now) else { return };
-        let bytes = receipt.emit();
         self.counts.receipts_sent += 1;
+        self.send_datagram(&receipt.emit(), now);
+    }
+
+    /// Sends one datagram, which may be lost.
+    fn send_datagram(&mut self, content: &[u8], now: Time) {
+        self.postpone_keep_alive(now);
         let _ = match &mut self.seal {
-            None => self.split.send(&self.socket, &[IoSlice::new(&bytes)], None),
+            None => self.split.send(&self.socket, &[IoSlice::new(content)], None),
             Some(seal) => {
                 self.sealed.clear();
-                seal.sealer.datagram([&bytes[..]].into_iter(), &mut self.sealed);
+                seal.sealer.datagram([content].into_iter(), &mut self.sealed);
                 self.split.send(&self.socket, &[IoSlice::new(&self.sealed)], None)
             }
         };
+    }
+
+    fn postpone_keep_alive(&mut self, now: Time) {
+        self.keep_alive_at = self.keep_alive_at.map(|_| now.after(KEEP_ALIVE));
+    }
+
+    /// Keeps the path open while nothing is sent.
+    fn keep_alive(&mut self) {
+        let now = Time(sys::clock::boot_ns());
+        if self.keep_alive_at.is_some_and(|at| at <= now) {
+            self.send_datagram(&[], now);
+        }
     }
 
     /// Handles all timers, once the socket is empty.
@@ -423,7 +449,8 @@ impl UdpPartner {
         while !datagrams.is_empty() {
             let datagram = datagrams.split_to(received.segment.min(datagrams.len()));
             self.counts.received_datagrams += 1;
-            if let Some(datagram) = self.open(datagram) {
+            // An empty datagram only keeps the path open.
+            if let Some(datagram) = self.open(datagram).filter(|datagram| !datagram.is_empty()) {
                 self.counts.opened_datagrams += 1;
                 self.handle_datagram(datagram, slab, now);
             }
@@ -460,11 +487,15 @@ impl UdpPartner {
             self.counts.receipts_received += 1;
             let is_valid =
                 Receipt::parse(&datagram).is_ok_and(|receipt| self.sender.handle_receipt(&receipt, now));
+            if is_valid {
+                self.sender.unanswered.on_arrival();
+            }
             self.reassembly.counts.malformed += u64::from(!is_valid);
             return;
         }
         let bytes = datagram.len();
         if let Some(fragment) = self.reassembly.insert(datagram, slab, now) {
+            self.sender.unanswered.on_arrival();
             self.arrivals.on_arrival(fragment.number, bytes, fragment.count > 1, now);
         }
     }
@@ -601,7 +632,12 @@ impl Partner for UdpPartner {
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Transport(TransportCtl::Received) => {
+                self.keep_alive();
                 Ok(CtlReply::Count(self.counts.opened_datagrams - self.reassembly.counts.malformed))
+            }
+            Ctl::Transport(TransportCtl::HeldBack) => {
+                let is_held_back = self.sender.unanswered.is_reported(Time(sys::clock::boot_ns()));
+                Ok(CtlReply::Count(is_held_back.into()))
             }
             Ctl::Transport(TransportCtl::Probe) => {
                 self.sender.probe(Time(sys::clock::boot_ns()));
@@ -636,5 +672,9 @@ impl Partner for UdpPartner {
                 .or_at(self.arrivals.due())
                 .or_at(self.next_send()),
         }
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        Readiness::never().or_at(self.keep_alive_at)
     }
 }

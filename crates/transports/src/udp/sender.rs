@@ -17,6 +17,7 @@
 
 use super::fragment::{Fragment, ID_BYTES, RecordId};
 use super::receipt::{Receipt, extend};
+use super::unanswered::Unanswered;
 use crate::rate::{RateControl, Sample};
 use contract::{Body, Time};
 use smallvec::SmallVec;
@@ -193,6 +194,7 @@ pub(super) struct Sender {
     newest: RecordId,
     /// Recently delivered records (see [`DELIVERED_MAX`]).
     delivered: VecDeque<(RecordId, Time)>,
+    pub(super) unanswered: Unanswered,
     pub(super) counts: Counts,
 }
 
@@ -262,6 +264,7 @@ impl Sender {
             timeouts: 0,
             newest: [0; ID_BYTES],
             delivered: VecDeque::new(),
+            unanswered: Unanswered::default(),
             counts: Counts::default(),
         }
     }
@@ -325,8 +328,11 @@ impl Sender {
     /// still in flight here.
     pub(super) fn push(&mut self, mut record: Body, parts: u16, now: Time) {
         let id: RecordId = record.peek_front().unwrap_or_default();
-        if order(&id) <= order(&self.newest) && self.is_known(&id, now) {
-            return;
+        if order(&id) <= order(&self.newest) {
+            self.unanswered.on_retransmission(order(&id), now);
+            if self.is_known(&id, now) {
+                return;
+            }
         }
         self.newest = id;
         record.skip_front(ID_BYTES);

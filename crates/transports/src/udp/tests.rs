@@ -4,7 +4,8 @@ use super::fragment::Fragment;
 use super::sender::{Batch, Sender, SenderLimits};
 use super::*;
 use crate::test_records::{
-    WATCHDOG, figure, hex, partner, pattern, pull, pull_from, push, push_to, record, vector,
+    WATCHDOG, figure, hex, keys, partner, pattern, pull, pull_from, push, push_to, record, sealed_partners,
+    udp_pair, vector,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -311,4 +312,54 @@ fn a_record_with_too_many_parts_is_refused() {
     let mut here = partner(&Udp, here, &[("datagram", "128")]);
     let message = Message::new(Time::ZERO, record(1, 0, &vec![0; 108 * 65_536]));
     assert!(matches!(here.push(FlowKey::DEFAULT, message), Err((PartnerError::Message(_), _))));
+}
+
+/// The other end is a relay that drops everything, and the session retransmits a record in vain.
+#[test]
+fn a_connection_that_reaches_nobody_is_found() {
+    let (here, _relay) = pair();
+    let mut here = partner(&Udp, here, &[]);
+    let begun = Instant::now();
+    let is_held_back = |here: &mut dyn Partner| {
+        push(here, record(1, 0, b"pressed"));
+        let answer = here.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::HeldBack));
+        matches!(answer, Ok(CtlReply::Count(1)))
+    };
+    while !is_held_back(&mut *here) {
+        assert!(begun.elapsed() < WATCHDOG, "the loss is not found");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_application_hosts_end_keeps_an_idle_path_open() {
+    let received = |end: &mut dyn Partner| {
+        assert!(matches!(end.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
+        match end.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)) {
+            Ok(CtlReply::Count(count)) => count,
+            other => panic!("{other:?}"),
+        }
+    };
+    let [here, there] = sealed_partners(&Udp, udp_pair(), &[]);
+    assert!(here.upkeep().at.is_some() && there.upkeep().at.is_none());
+    let options = Options::check(&OPTIONS, []).expect("options");
+    for keys in [None, Some(keys())] {
+        let keys = keys.as_ref();
+        let [here, there] = udp_pair();
+        let mut here = UdpPartner::new(here, &options, keys.map(|[here, _]| here));
+        let mut there = UdpPartner::new(there, &options, keys.map(|[_, there]| there));
+        here.keep_alive_at = Some(Time::ZERO);
+        let begun = Instant::now();
+        assert_eq!(received(&mut here), 0);
+        assert!(
+            here.keep_alive_at.is_some_and(|at| at.0 > KEEP_ALIVE.as_nanos() as u64),
+            "the next one is due later"
+        );
+        let calls = there.counts.receive_calls;
+        while there.counts.receive_calls < calls + 3 {
+            assert!(begun.elapsed() < WATCHDOG, "no datagram arrives");
+            assert_eq!(received(&mut there), 0, "it is no sign of life");
+        }
+        assert_eq!(there.reassembly.counts.malformed, 0);
+    }
 }

@@ -1,0 +1,117 @@
+//! Tests of a driver with a data connection in virtual time.
+
+use super::*;
+use contract::{FlowClass, Format, Message, Pushed, Site};
+use modules::registry;
+use pipeline::Origin;
+
+/// A device that has no messages.
+struct Device;
+
+impl Partner for Device {
+    fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+        Ok(FlowKey::DEFAULT)
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+        Ok(())
+    }
+
+    fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Ok(Pushed::Full(message))
+    }
+
+    fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
+        Ok(Pulled::Nothing)
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, _operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+        Ok(CtlReply::Done)
+    }
+
+    fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
+        Readiness::never()
+    }
+}
+
+/// A data connection that has sent everything and checks at a time whether the peer has acknowledged it.
+struct Connection {
+    check_at: Time,
+}
+
+impl Partner for Connection {
+    fn open(&mut self, template: &FlowTemplate, attributes: &Attributes) -> PartnerResult<FlowKey> {
+        Device.open(template, attributes)
+    }
+
+    fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+        Ok(())
+    }
+
+    fn push(&mut self, _flow: FlowKey, _message: Message) -> Result<Pushed, (PartnerError, Message)> {
+        Ok(Pushed::Taken)
+    }
+
+    fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
+        Ok(Pulled::Nothing)
+    }
+
+    fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+        match operation {
+            Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(1)),
+            _ => Ok(CtlReply::Done),
+        }
+    }
+
+    fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
+        Readiness::never()
+    }
+
+    fn upkeep(&self) -> Readiness<'_> {
+        Readiness::never().or_at(Some(self.check_at))
+    }
+}
+
+fn driver(lossy: bool) -> Driver {
+    let plan = FlowPlan {
+        flow: 1,
+        direction: FlowDirection::ApplicationToDevice,
+        class: FlowClass::State,
+        format: Format::Bytes,
+        pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+        requested: Vec::new(),
+        site: Site::default(),
+    };
+    let limits = Limits::default();
+    Driver::resume(Box::new(Device), Role::Application, &[plan], lossy, &limits, Default::default()).unwrap()
+}
+
+/// Runs the driver. Returns whether it reported that the link is held back.
+fn run(driver: &mut Driver, poller: &mut Poller, at_ms: u64) -> bool {
+    let mut notices = Vec::new();
+    driver.run(Time::from_millis(at_ms), poller, &mut notices);
+    notices.iter().any(|notice| matches!(notice, Notice::LinkHeldBack))
+}
+
+#[test]
+fn a_connection_that_has_sent_everything_is_checked_at_its_time() {
+    let (mut driver, mut poller) = (driver(false), Poller::new().unwrap());
+    let check_at = Time::from_millis(200);
+    driver.handle_link(Box::new(Connection { check_at }), false, Time::ZERO, &mut Vec::new());
+    assert!(!run(&mut driver, &mut poller, 199));
+    assert_eq!(driver.register(&mut poller).at, Some(check_at));
+    assert!(run(&mut driver, &mut poller, 200));
+}
+
+#[test]
+fn a_lossy_link_is_replaced_less_and_less_often() {
+    let (mut driver, mut poller) = (driver(true), Poller::new().unwrap());
+    driver.handle_link(Box::new(Connection { check_at: Time::ZERO }), false, Time::ZERO, &mut Vec::new());
+    let reports = |driver: &mut Driver, poller: &mut Poller, seconds: std::ops::Range<u64>| {
+        let is_reported = |second: &u64| run(driver, poller, second * 1000);
+        seconds.filter(is_reported).collect::<Vec<_>>()
+    };
+    let first = reports(&mut driver, &mut poller, 1000..1200);
+    assert_eq!(first, [1000, 1001, 1003, 1007, 1015, 1031, 1063, 1127, 1191]);
+    assert_eq!(reports(&mut driver, &mut poller, 1400..1405), [1400, 1401, 1403], "after a calm time");
+}
