@@ -221,6 +221,24 @@ fn a_probe_ends_a_silence_at_once() {
     }
 }
 
+/// Small records leave one at a time, and the path becomes longer than their retransmission timeout.
+#[test]
+fn the_round_trip_of_small_records_follows_a_longer_path() {
+    let mut flood = Flood::new(&link("rate=20mbit,delay=5ms,queue=200"), 2000, 1);
+    let run = |flood: &mut Flood, records| {
+        for _ in 0..records {
+            flood.run(Duration::from_secs(2), flood.pushed + 1);
+        }
+    };
+    run(&mut flood, 3);
+    flood.there.configure(flood.now.0, link("rate=20mbit,delay=200ms,queue=200"));
+    run(&mut flood, 10);
+    let lost = flood.sender.counts.lost;
+    run(&mut flood, 3);
+    assert_eq!(flood.sender.counts.lost, lost, "{:?}", flood.sender.rate().round_trip());
+    assert_eq!(flood.sender.counts.abandoned, 0);
+}
+
 #[test]
 fn loss_in_a_short_queue_is_not_random() {
     for (queue, seed) in [(3, 1), (5, 2), (10, 3)] {

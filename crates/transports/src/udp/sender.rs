@@ -32,10 +32,11 @@ pub(super) const BATCH_BYTES_MAX: usize = 65_507;
 const REORDER_NUMBERS: u64 = 3;
 /// Doublings of the retransmission timeout, at most.
 const DOUBLINGS_MAX: u32 = 5;
-/// With at most this many bytes in flight the timeout doubles [`SMALL_FLIGHT_DOUBLINGS_MAX`] times: they burden no
-/// network, and random loss may take all of them.
+/// With at most this many bytes in flight the timeout doubles once in the first [`SMALL_FLIGHT_TIMEOUTS`]: they burden no
+/// network, and random loss may take all of them. Then it doubles as usual: the path may have become longer than the
+/// timeout, and each receipt arrives after its datagrams counted as lost.
 const SMALL_FLIGHT_BYTES: usize = 6 << 10;
-const SMALL_FLIGHT_DOUBLINGS_MAX: u32 = 1;
+const SMALL_FLIGHT_TIMEOUTS: u32 = 4;
 /// Capacity of the queue of a paced connection, as time to send it.
 const QUEUE_MAX: Duration = Duration::from_millis(100);
 /// Delivered records that are remembered, and for how long. The session may ask for a record again that has just
@@ -641,13 +642,12 @@ impl Sender {
     /// Returns the time at which everything in flight counts as lost if no receipt arrives.
     pub(super) fn timeout(&self) -> Option<Time> {
         let is_waiting = self.retransmittable_bytes > 0 || self.in_flight_bytes > 0 && !self.is_empty();
-        let doublings_max = if self.in_flight_bytes <= SMALL_FLIGHT_BYTES {
-            SMALL_FLIGHT_DOUBLINGS_MAX
-        } else {
-            DOUBLINGS_MAX
+        let doublings = match self.in_flight_bytes <= SMALL_FLIGHT_BYTES {
+            true => self.timeouts.min(1).max(self.timeouts.saturating_sub(SMALL_FLIGHT_TIMEOUTS - 1)),
+            false => self.timeouts,
         };
-        is_waiting
-            .then(|| self.last_progress.after(self.rate.timeout() * (1 << self.timeouts.min(doublings_max))))
+        let wait = self.rate.timeout() * (1 << doublings.min(DOUBLINGS_MAX));
+        is_waiting.then(|| self.last_progress.after(wait))
     }
 
     /// Handles the retransmission timeout: marks old datagrams as lost and abandons overdue records.
