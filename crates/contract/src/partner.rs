@@ -178,6 +178,16 @@ pub enum TransportCtl {
     /// data, so that a new one would do better. The path asks after each flush, and when the timer of [`Partner::upkeep`]
     /// has expired; a transport makes the checks that are due here.
     HeldBack,
+    /// The session had no room for this record, and the peer sends it again: a transport that drops repeated records has to
+    /// deliver it again.
+    Overflow {
+        /// The record's flow.
+        flow: u32,
+        /// Its epoch.
+        epoch: u32,
+        /// Its sequence.
+        sequence: u64,
+    },
     /// The peer answers again after a silence. Retry now, regardless of backed-off timers.
     Probe,
     /// The host has a new address. Continue on this socket, which is connected to the peer's current address.

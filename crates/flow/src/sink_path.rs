@@ -39,7 +39,7 @@ use crate::types::{DriverError, FlowPlan, LinkFacts, Notice, PathContext, PathEr
 use acknowledge::Acknowledger;
 use contract::{
     Attributes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Half, Message, Partner,
-    PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Readiness, RecoveryCtl, Time, TransportCtl,
 };
 use epochs::SinkChange;
 use lifecycle::Lifecycle;
@@ -273,7 +273,12 @@ impl SinkPath {
                 Pulled::Message(_, record) => {
                     self.is_peer_silent = false;
                     let read = read_at.map(|at| (at, trace::arrival(transport.as_mut())));
-                    self.receive(record, read, facts, now, notices)?;
+                    if let Some(header) = self.receive(record, read, facts, now, notices)? {
+                        let RecordHeader { flow, epoch, sequence, .. } = header;
+                        // A transport that loses nothing returns an error, which is harmless.
+                        let overflow = TransportCtl::Overflow { flow, epoch, sequence };
+                        let _ = transport.ctl(FlowKey::DEFAULT, Ctl::Transport(overflow));
+                    }
                 }
                 Pulled::End => return Err(PathError::Closed),
                 _ => break,
@@ -371,7 +376,7 @@ impl SinkPath {
         }
     }
 
-    /// Processes a received record.
+    /// Processes a received record. Returns its header if there is no room for it.
     fn receive(
         &mut self,
         mut record: Message,
@@ -379,7 +384,7 @@ impl SinkPath {
         facts: LinkFacts,
         now: Time,
         notices: &mut Vec<Notice>,
-    ) -> Result<(), PathError> {
+    ) -> Result<Option<RecordHeader>, PathError> {
         let wrong = |problem: String| PathError::Transport(PartnerError::Peer(problem));
         let bytes = record
             .body
@@ -391,7 +396,7 @@ impl SinkPath {
         }
         record.created = creation_time(header.container.created, facts, now);
         self.trace_received(&mut record, &header, read);
-        match self.sink.handle(&header, record) {
+        let received = match self.sink.handle(&header, record) {
             Received::NewEpoch(record) => {
                 // `Epoch` arrives after the pipeline that the epoch may need. The previous worker may have prepared
                 // that pipeline.
@@ -399,12 +404,16 @@ impl SinkPath {
                 if !waits {
                     self.begin_epoch(header.epoch, now, notices);
                 }
-                self.sink.handle(&header, record);
+                self.sink.handle(&header, record)
             }
+            received => received,
+        };
+        match received {
             Received::Stale => self.drops.add("stale", 1),
-            Received::Accepted | Received::Repeated | Received::Overflow => {}
+            Received::Overflow => return Ok(Some(header)),
+            Received::Accepted | Received::Repeated | Received::NewEpoch(_) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Ends the flow after everything before its end was delivered.

@@ -1,9 +1,12 @@
 //! Tests of a driver with a data connection in virtual time.
 
 use super::*;
-use contract::{FlowClass, Format, Message, Pushed, Site};
+use contract::{Body, FlowClass, Format, Message, Pushed, Site};
 use modules::registry;
 use pipeline::Origin;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use wire::{Container, RecordHeader};
 
 /// A device that has no messages.
 struct Device;
@@ -35,8 +38,13 @@ impl Partner for Device {
 }
 
 /// A data connection that has sent everything and checks at a time whether the peer has acknowledged it.
+#[derive(Default)]
 struct Connection {
     check_at: Time,
+    /// Records of flow 1 that have arrived, by their sequence.
+    arrived: VecDeque<u64>,
+    /// Records that the session had no room for.
+    overflow: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Partner for Connection {
@@ -53,12 +61,20 @@ impl Partner for Connection {
     }
 
     fn pull(&mut self, _flow: FlowKey, _request: Pull<'_>) -> PartnerResult<Pulled> {
-        Ok(Pulled::Nothing)
+        let Some(sequence) = self.arrived.pop_front() else { return Ok(Pulled::Nothing) };
+        let container = Container { length: 0, created: 0 };
+        let header = RecordHeader { flow: 1, epoch: 1, sequence, container };
+        let record = Message::new(Time::ZERO, Body::from(header.emit().to_vec()));
+        Ok(Pulled::Message(FlowKey(1), record))
     }
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
         match operation {
             Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(1)),
+            Ctl::Transport(TransportCtl::Overflow { flow: 1, epoch: 1, sequence }) => {
+                self.overflow.lock().unwrap().push(sequence);
+                Ok(CtlReply::Done)
+            }
             _ => Ok(CtlReply::Done),
         }
     }
@@ -72,17 +88,17 @@ impl Partner for Connection {
     }
 }
 
-fn driver(lossy: bool) -> Driver {
+fn driver(lossy: bool, direction: FlowDirection) -> Driver {
     let plan = FlowPlan {
         flow: 1,
-        direction: FlowDirection::ApplicationToDevice,
+        direction,
         class: FlowClass::State,
         format: Format::Bytes,
         pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
         requested: Vec::new(),
         site: Site::default(),
     };
-    let limits = Limits::default();
+    let limits = Limits { held_records: 1, ..Limits::default() };
     Driver::resume(Box::new(Device), Role::Application, &[plan], lossy, &limits, Default::default()).unwrap()
 }
 
@@ -95,9 +111,15 @@ fn run(driver: &mut Driver, poller: &mut Poller, at_ms: u64) -> bool {
 
 #[test]
 fn a_connection_that_has_sent_everything_is_checked_at_its_time() {
-    let (mut driver, mut poller) = (driver(false), Poller::new().unwrap());
+    let (mut driver, mut poller) =
+        (driver(false, FlowDirection::ApplicationToDevice), Poller::new().unwrap());
     let check_at = Time::from_millis(200);
-    driver.handle_link(Box::new(Connection { check_at }), false, Time::ZERO, &mut Vec::new());
+    driver.handle_link(
+        Box::new(Connection { check_at, ..Connection::default() }),
+        false,
+        Time::ZERO,
+        &mut Vec::new(),
+    );
     assert!(!run(&mut driver, &mut poller, 199));
     assert_eq!(driver.register(&mut poller).at, Some(check_at));
     assert!(run(&mut driver, &mut poller, 200));
@@ -105,8 +127,8 @@ fn a_connection_that_has_sent_everything_is_checked_at_its_time() {
 
 #[test]
 fn a_lossy_link_is_replaced_less_and_less_often() {
-    let (mut driver, mut poller) = (driver(true), Poller::new().unwrap());
-    driver.handle_link(Box::new(Connection { check_at: Time::ZERO }), false, Time::ZERO, &mut Vec::new());
+    let (mut driver, mut poller) = (driver(true, FlowDirection::ApplicationToDevice), Poller::new().unwrap());
+    driver.handle_link(Box::<Connection>::default(), false, Time::ZERO, &mut Vec::new());
     let reports = |driver: &mut Driver, poller: &mut Poller, seconds: std::ops::Range<u64>| {
         let is_reported = |second: &u64| run(driver, poller, second * 1000);
         seconds.filter(is_reported).collect::<Vec<_>>()
@@ -114,4 +136,15 @@ fn a_lossy_link_is_replaced_less_and_less_often() {
     let first = reports(&mut driver, &mut poller, 1000..1200);
     assert_eq!(first, [1000, 1001, 1003, 1007, 1015, 1031, 1063, 1127, 1191]);
     assert_eq!(reports(&mut driver, &mut poller, 1400..1405), [1400, 1401, 1403], "after a calm time");
+}
+
+#[test]
+fn a_transport_learns_which_records_the_session_had_no_room_for() {
+    let (mut driver, mut poller) = (driver(true, FlowDirection::DeviceToApplication), Poller::new().unwrap());
+    driver.handle_facts(LinkFacts::default());
+    let connection = Connection { arrived: VecDeque::from([2, 3, 4]), ..Connection::default() };
+    let overflow = Arc::clone(&connection.overflow);
+    driver.handle_link(Box::new(connection), false, Time::ZERO, &mut Vec::new());
+    run(&mut driver, &mut poller, 1);
+    assert_eq!(*overflow.lock().unwrap(), [3, 4], "one early record is held");
 }

@@ -18,7 +18,7 @@ use super::silence::{Due, Silence};
 use crate::seal::{NUMBER_BYTES, OpenError, Seal};
 use crate::send_queue::{SendQueue, check_record};
 use crate::socket::would_block;
-use crate::udp::fragment::Fragment;
+use crate::udp::fragment::{Fragment, record_id};
 use crate::udp::reassembly::{Reassembly, ReassemblyLimits, Slab};
 use bytes::{Buf, Bytes, BytesMut};
 use contract::{
@@ -502,6 +502,10 @@ impl Partner for ExecPartner {
                 Ok(CtlReply::Count(self.counts.raw_bytes))
             }
             Ctl::Transport(TransportCtl::HeldBack) => Ok(CtlReply::Count(0)),
+            Ctl::Transport(TransportCtl::Overflow { flow, epoch, sequence }) => {
+                self.reassembly.forget(&record_id(flow, epoch, sequence));
+                Ok(CtlReply::Done)
+            }
             _ => Err(PartnerError::Unsupported("this operation")),
         }
     }

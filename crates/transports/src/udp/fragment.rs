@@ -6,6 +6,15 @@ pub(crate) type RecordId = [u8; ID_BYTES];
 /// Size of a record's identity. Every datagram carries the identity; only the rest of the record is split.
 pub(crate) const ID_BYTES: usize = 16;
 
+/// Returns the identity of a record.
+pub(crate) fn record_id(flow: u32, epoch: u32, sequence: u64) -> RecordId {
+    let mut id = [0; ID_BYTES];
+    id[..4].copy_from_slice(&flow.to_le_bytes());
+    id[4..8].copy_from_slice(&epoch.to_le_bytes());
+    id[8..].copy_from_slice(&sequence.to_le_bytes());
+    id
+}
+
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fragment {

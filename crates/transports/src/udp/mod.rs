@@ -33,7 +33,7 @@ use contract::{
     Next, OptionKind, OptionSpec, Options, Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled,
     Pushed, Readiness, SealKeys, Time, TransportClass, TransportCtl, local,
 };
-use fragment::Fragment;
+use fragment::{Fragment, record_id};
 use reassembly::{Reassembly, ReassemblyLimits, Slab};
 use receipt::{ArrivalTracker, Receipt};
 use rustix::io::Errno;
@@ -634,6 +634,10 @@ impl Partner for UdpPartner {
             Ctl::Transport(TransportCtl::Received) => {
                 self.keep_alive();
                 Ok(CtlReply::Count(self.counts.opened_datagrams - self.reassembly.counts.malformed))
+            }
+            Ctl::Transport(TransportCtl::Overflow { flow, epoch, sequence }) => {
+                self.reassembly.forget(&record_id(flow, epoch, sequence));
+                Ok(CtlReply::Done)
             }
             Ctl::Transport(TransportCtl::HeldBack) => {
                 let is_held_back = self.sender.unanswered.is_reported(Time(sys::clock::boot_ns()));

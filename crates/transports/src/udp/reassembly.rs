@@ -136,6 +136,11 @@ impl Reassembly {
         Some(fragment)
     }
 
+    /// Lets a complete record arrive again: the session had no room for it.
+    pub(crate) fn forget(&mut self, id: &RecordId) {
+        self.recent[recent_slot(id)].take_if(|recent| recent == id);
+    }
+
     /// Returns the time at which [`Reassembly::expire`] drops a record.
     pub(crate) fn expires(&self) -> Option<Time> {
         self.partials.front().map(|oldest| oldest.last_arrival.after(self.limits.patience))

@@ -195,6 +195,22 @@ proptest! {
 }
 
 #[test]
+fn a_record_that_the_session_had_no_room_for_arrives_again() {
+    for length in [10, 3000] {
+        let mut reassembly = Reassembly::new(limits());
+        let sent = datagrams(&record(1, 7, &pattern(length, 1)), 1000);
+        let mut arrives_after = |overflow| {
+            reassembly.forget(&record_id(1, 3, overflow));
+            sent.iter().cloned().for_each(|datagram| _ = reassembly.insert(datagram, SLAB, Time::ZERO));
+            reassembly.next().is_some()
+        };
+        assert!(arrives_after(0));
+        assert!(!arrives_after(7 + 1024), "another record in the same place");
+        assert!(arrives_after(7), "{length} bytes");
+    }
+}
+
+#[test]
 fn records_cross_in_batches_and_one_by_one() {
     for can_batch in [true, false] {
         let (here, there) = pair();
