@@ -379,12 +379,20 @@ impl UdpPartner {
         self.keep_alive_at = self.keep_alive_at.map(|_| now.after(KEEP_ALIVE));
     }
 
-    /// Keeps the path open while nothing is sent.
-    fn keep_alive(&mut self) {
+    /// Sends what is due, retransmissions included. Nobody may pull, because the receiving direction is blocked.
+    fn run_upkeep(&mut self) -> PartnerResult {
         let now = Time(sys::clock::boot_ns());
+        if self.sender.timeout().is_some_and(|at| at <= now) {
+            self.receive_receipts()?;
+        }
+        if self.is_socket_full || self.next_send().is_some_and(|at| at <= now) {
+            self.flush()?;
+        }
         if self.keep_alive_at.is_some_and(|at| at <= now) {
+            // It keeps the path open.
             self.send_datagram(&[], now);
         }
+        Ok(())
     }
 
     /// Handles all timers, once the socket is empty.
@@ -632,7 +640,7 @@ impl Partner for UdpPartner {
             }
             Ctl::Report => Ok(self.report()),
             Ctl::Transport(TransportCtl::Received) => {
-                self.keep_alive();
+                self.run_upkeep()?;
                 Ok(CtlReply::Count(self.counts.opened_datagrams - self.reassembly.counts.malformed))
             }
             Ctl::Transport(TransportCtl::Overflow { flow, epoch, sequence }) => {
@@ -679,6 +687,10 @@ impl Partner for UdpPartner {
     }
 
     fn upkeep(&self) -> Readiness<'_> {
-        Readiness::never().or_at(self.keep_alive_at)
+        let wait = match self.is_socket_full {
+            true => Readiness::descriptor(self.socket.as_fd(), Interest::Write),
+            false => Readiness::never(),
+        };
+        wait.or_at(self.next_send()).or_at(self.keep_alive_at)
     }
 }

@@ -379,3 +379,23 @@ fn the_application_hosts_end_keeps_an_idle_path_open() {
         assert_eq!(there.reassembly.counts.malformed, 0);
     }
 }
+
+/// The receiving direction is blocked, so nobody pulls.
+#[test]
+fn a_lost_record_is_retransmitted_without_a_pull() {
+    let (here, there) = pair();
+    let mut here = partner(&Udp, here, &[("datagram", "1200")]);
+    push(&mut *here, record(1, 0, &pattern(3000, 1)));
+    let mut datagram = [0; 2000];
+    for _ in 0..3 {
+        there.recv(&mut datagram).expect("a part, which is lost");
+    }
+    let mut there = partner(&Udp, there, &[]);
+    let begun = Instant::now();
+    while !matches!(there.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Message(..))) {
+        assert!(begun.elapsed() < WATCHDOG, "no record arrives");
+        let at = here.upkeep().at.expect("a timer");
+        std::thread::sleep(at.since(Time(sys::clock::boot_ns())));
+        here.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)).expect("the count");
+    }
+}
