@@ -153,6 +153,8 @@ pub struct Search {
     phase: Phase,
     /// The ways in use.
     ways: u32,
+    /// The number that the present step tries. Fewer are in use if the others are refused or do not open.
+    tried: u32,
     /// The most ways that the present search has used.
     ways_used: u32,
     /// The most ways that the peer grants in this search.
@@ -180,6 +182,7 @@ impl Search {
             plan: Plan::Unknown,
             phase: Phase::Rest,
             ways: 1,
+            tried: 1,
             ways_used: 1,
             ways_most: WAYS_MAX,
             found: WAYS_FIRST,
@@ -274,6 +277,7 @@ impl Search {
     /// Starts a step with this number of ways.
     fn try_ways(&mut self, ways: u32, observation: &Observation, now: Time) {
         let is_same = ways == self.ways;
+        self.tried = ways;
         self.ways = ways.clamp(1, self.ways_most);
         self.ways_used = self.ways_used.max(self.ways);
         match observation.ways_open >= self.ways {
@@ -359,7 +363,11 @@ impl Search {
             Plan::Up { middle, .. } => Ok(middle.ways.saturating_mul(FACTOR).min(self.ways_most)),
             Plan::Down { middle, .. } if middle.ways > 1 => Ok(middle.ways / FACTOR),
             Plan::Down { middle, .. } => Err(middle),
-            Plan::Golden { low, middle, high } => divide(low, middle.ways, high).ok_or(middle),
+            Plan::Golden { low, middle, high } => {
+                let ways = divide(low, middle.ways, high.min(self.ways_most));
+                // The same number again means that its ways did not open: they would not in the next step either.
+                ways.filter(|ways| *ways != self.tried).ok_or(middle)
+            }
         }
     }
 

@@ -163,6 +163,24 @@ fn background_traffic_that_comes_and_goes_begins_a_search() {
     assert!(alone.mbit(run.search.ways()) >= 0.95 * alone.best_mbit(), "{} ways", run.search.ways());
 }
 
+/// The number is clamped to the middle, or its ways do not open, and the goodput of the middle has fallen since.
+#[test]
+fn a_number_that_does_not_open_is_not_tried_for_ever() {
+    for ways_most in [8, WAYS_MAX] {
+        let mut run = Run::new(9);
+        let middle = Point { ways: 8, bytes_per_second: 100.0, is_limited: true };
+        run.search.plan = Plan::Golden { low: 4, middle, high: 16 };
+        (run.search.best, run.search.ways, run.search.ways_most) = (100.0, 16, ways_most);
+        run.observation.ways_open = 8;
+        let measured = Point { bytes_per_second: 50.0, ..middle };
+        let steps = (0..10).take_while(|_| {
+            run.search.decide(measured, &run.observation, Time::ZERO);
+            !run.is_holding()
+        });
+        assert!(steps.count() <= 2, "{:?}", run.search);
+    }
+}
+
 #[test]
 fn a_peer_that_grants_few_ways_limits_the_search() {
     let path = Path { ways_most: 5, ..Path::new(27.0, 900.0) };
