@@ -22,13 +22,16 @@ impl Window {
         self.next
     }
 
-    /// Returns true if `counter` is within the window and was not seen.
+    /// Returns true if `counter` is within the window and was not seen. The last counter is never new: no other can follow it.
     pub fn is_new(&self, counter: u64) -> bool {
         let (word, bit) = self.place(counter);
-        counter >= self.next || (self.next - counter <= self.size && self.words[word] & bit == 0)
+        match self.next.checked_sub(counter) {
+            None | Some(0) => counter < u64::MAX,
+            Some(below) => below <= self.size && self.words[word] & bit == 0,
+        }
     }
 
-    /// Records a counter.
+    /// Records a new counter.
     pub fn insert(&mut self, counter: u64) {
         if counter >= self.next {
             let fresh = self.next.div_ceil(64)..=counter / 64;
@@ -93,5 +96,14 @@ mod tests {
         window.insert(1 << 62);
         assert!(!window.is_new(1 << 62) && !window.is_new(5));
         assert!(window.is_new((1 << 62) - 63) && !window.is_new((1 << 62) - 64));
+    }
+
+    #[test]
+    fn the_last_counter_is_refused() {
+        let mut window = Window::new(64);
+        assert!(!window.is_new(u64::MAX));
+        window.insert(u64::MAX - 1);
+        assert_eq!(window.next(), u64::MAX);
+        assert!(window.is_new(u64::MAX - 2) && !window.is_new(u64::MAX - 1) && !window.is_new(u64::MAX));
     }
 }
