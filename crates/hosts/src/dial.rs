@@ -377,7 +377,8 @@ impl Dialling {
         }
     }
 
-    fn drop_socket(&mut self, poller: &mut Poller) {
+    /// Closes the socket of a connection in progress.
+    pub(crate) fn drop_socket(&mut self, poller: &mut Poller) {
         if let Some(socket) = self.socket.take() {
             poller.forget(socket.as_fd());
         }

@@ -1,7 +1,9 @@
 //! Addresses of hosts, and connections to them: [`place`] reads a host as the user writes it and finds its addresses;
-//! [`discovery`] finds hosts on the local network; [`dial`] connects and greets, and [`quic_listener`] accepts.
+//! [`discovery`] finds hosts on the local network; [`dial`] connects and greets, [`ways`] makes further
+//! connections, and [`quic_listener`] accepts.
 
 pub mod dial;
 pub mod discovery;
 pub mod place;
 pub mod quic_listener;
+pub mod ways;

@@ -4,14 +4,13 @@
 //! and this host probes from time to time whether the preferred transport works again.
 
 use super::redial::Alternative;
-use super::ways::Ways;
 use super::{ApplicationHost, CONNECT_TIMEOUT};
 use crate::events::Event;
 use contract::ServiceError;
 use contract::{End, Meeting, Time};
 use hosts::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
-use modules::TransportPlan;
-use modules::now;
+use hosts::ways::Ways;
+use modules::{TransportPlan, now};
 use std::net::SocketAddr;
 use std::time::Duration;
 use sys::poller::Poller;
