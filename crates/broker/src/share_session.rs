@@ -16,6 +16,7 @@ use contract::ServiceError;
 use contract::{Role, SealKeys, Time};
 use flow::fair::Processor;
 use flow::types::Notice;
+use hosts::following::{Following, Sender};
 use hosts::place::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT};
 use hub::origin::PartnerOrigin;
 use modules::TransportPlan;
@@ -42,25 +43,6 @@ const TAKE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A user whose device another peer requests stays awake for this time after each request.
 const WANTED: Duration = Duration::from_secs(1);
-
-/// Shortest interval between two moves of one connection: an attacker on the path can forge many addresses.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(20);
-
-/// A QUIC connection that is found by its tag.
-struct Reached {
-    /// The driver that it carries; `None` for the control channel.
-    driver: Option<u32>,
-    /// The latest address of the peer.
-    peer: Option<SocketAddr>,
-    /// Time of the last move.
-    at: Time,
-}
-
-impl Reached {
-    fn new(driver: Option<u32>, peer: Option<SocketAddr>) -> Reached {
-        Reached { driver, peer, at: Time::ZERO }
-    }
-}
 
 /// The work that a peer makes for the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,8 +108,8 @@ pub struct Session {
     processor: Processor,
     /// The catalogue sent last, if the peer has requested one.
     catalogue: Option<Vec<CatalogueEntry>>,
-    /// Tags of QUIC connections, by which a peer that has moved is recognized.
-    tags: BTreeMap<Tag, Reached>,
+    /// The QUIC connections, by which a peer that has moved is recognized.
+    following: Following,
     /// Peer addresses of datagram connections, to recognize repeated introductions.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
@@ -164,6 +146,10 @@ impl Session {
         }
         let tag = link.quic().and_then(|stream| stream.tag());
         let peer = format!("{} ({})", identity.name, identity.address);
+        let mut following = Following::default();
+        if let Some(tag) = tag {
+            following.insert(tag, None, None, Time::ZERO);
+        }
         Ok(Session {
             id,
             token,
@@ -176,7 +162,7 @@ impl Session {
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
             catalogue: None,
-            tags: tag.into_iter().map(|tag| (tag, Reached::new(None, None))).collect(),
+            following,
             datagram_peers: BTreeMap::new(),
             limits: request.limits.clone(),
             waiting: Vec::new(),
@@ -211,14 +197,16 @@ impl Session {
             Control::Welcome { host: host.into(), session, resumed: true, received: ours, features };
         self.common.link.connect(stream, received, Some(&welcome), now())?;
         let tag = self.common.link.quic().and_then(|stream| stream.tag());
-        self.tags.extend(tag.map(|tag| (tag, Reached::new(None, None))));
+        if let Some(tag) = tag {
+            self.following.insert(tag, None, None, Time::ZERO);
+        }
         self.common.handle_link_back(emit);
         Ok(())
     }
 
     fn lose_links(&mut self) {
         self.datagram_peers.clear();
-        self.tags.clear();
+        self.following = Following::default();
         self.common.drivers.values_mut().for_each(|driver| driver.own.program = ProgramState::Idle);
         self.command(Command::LinksLost);
     }
@@ -270,8 +258,8 @@ impl Session {
         self.datagram_peers.insert(driver, peer);
         if let Some(keys) = &keys {
             let tag = transports::quic::data_tag(keys);
-            self.tags.retain(|_, reached| reached.driver != Some(driver));
-            self.tags.insert(tag, Reached::new(Some(driver), Some(peer)));
+            self.following.remove(driver);
+            self.following.insert(tag, Some(driver), Some(peer), now());
         }
         self.link_over(driver, socket, keys, true);
     }
@@ -285,21 +273,22 @@ impl Session {
         datagram: &[u8],
         connect: impl FnOnce() -> io::Result<OwnedFd>,
     ) -> bool {
-        let Some(reached) = self.tags.get_mut(&tag) else { return false };
-        let is_early = now() < reached.at.after(FOLLOW_INTERVAL);
-        if reached.peer == Some(peer) || is_early {
-            return true;
-        }
+        let driver = match self.following.sender(&tag, peer, now()) {
+            Sender::Unknown => return false,
+            Sender::Known => return true,
+            Sender::Moved(driver) => driver,
+        };
         // On a system error, the peer's next datagram tries again.
         let Ok(socket) = connect() else { return true };
-        (reached.peer, reached.at) = (Some(peer), now());
-        match reached.driver {
+        self.following.handle_move(&tag, peer, now());
+        match driver {
             Some(driver) => self.command(Command::Move { driver, socket }),
             None => {
                 if let Some(stream) = self.common.link.quic().filter(|stream| !stream.goes_to(peer))
                     && stream.add_way(socket).is_ok()
                 {
                     stream.take(datagram, peer);
+                    self.following.handle_control_move(now());
                     self.is_pending = true;
                 }
             }
@@ -467,6 +456,9 @@ impl Session {
         if now >= self.losses.due_at() {
             self.report_losses()?;
         }
+        for driver in self.following.poll_left_behind(now) {
+            self.common.link.send(&Control::Unlinked { driver })?;
+        }
         self.run_programs(now, emit);
         self.common.link.run_timeouts(now)?;
         self.common.request_stats(now);
@@ -523,7 +515,7 @@ impl Session {
             Notice::LinkHeldBack => self.common.link.send(&Control::Unlinked { driver })?,
             Notice::Restarted { .. } => {
                 self.datagram_peers.remove(&driver);
-                self.tags.retain(|_, reached| reached.driver != Some(driver));
+                self.following.remove(driver);
                 // The kernel resets a killed worker's stream once, and the link may lose that.
                 self.common.link.send(&Control::Unlinked { driver })?;
             }
@@ -597,6 +589,7 @@ impl Session {
             .min(kept_until)
             .min(self.losses.due_at())
             .min(self.programs_at())
+            .min(self.following.poll_timeout())
             .min(self.common.stats_at());
         let at = if self.is_pending { Time::ZERO } else { at };
         self.due_at = self.waiting.iter().fold(at, |at, (waits, ..)| at.min(*waits));

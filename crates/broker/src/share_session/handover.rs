@@ -9,6 +9,7 @@ use crate::peer_session::{Driver, PeerSession};
 use crate::share_request::ShareRequest;
 use contract::{Role, Time};
 use flow::fair::Processor;
+use hosts::following::Following;
 use modules::now;
 use session::UnreportedLosses;
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Session {
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
             catalogue: has_catalogue.then(Vec::new),
-            tags: BTreeMap::new(),
+            following: Following::default(),
             datagram_peers: BTreeMap::new(),
             limits: request.limits.clone(),
             waiting: Vec::new(),
