@@ -87,6 +87,8 @@ pub(super) struct Film {
     last_at: Option<Time>,
     interval: Duration,
     needs_key: bool,
+    /// Time of the last key picture.
+    key_at: Option<Time>,
     /// Begin of the measurement of the demand, hot changes since then, and bytes a second.
     demand: (Option<Time>, usize, f64),
     overrun: bool,
@@ -105,6 +107,7 @@ impl Film {
             last_at: None,
             interval: INTERVAL_FIRST,
             needs_key: false,
+            key_at: None,
             demand: (None, 0, 0.0),
             overrun: false,
             pictures: 0,
@@ -159,6 +162,11 @@ impl Film {
 
     pub(super) fn request_key(&mut self) {
         self.needs_key = true;
+    }
+
+    /// Returns true if the sink half did not yet have the last key picture when it sent what arrives now.
+    pub(super) fn has_key_on_its_way(&self, round_trip: Option<Duration>, now: Time) -> bool {
+        self.key_at.zip(round_trip).is_some_and(|(at, round_trip)| now < at.after(round_trip))
     }
 
     /// The other half has no decoder.
@@ -270,7 +278,10 @@ impl Film {
             self.encoding.encode(&picture, (now, self.interval), self.rate_kbit, self.needs_key)?;
         self.needs_key = false;
         self.pictures += 1;
-        self.keys += u64::from(is_key);
+        if is_key {
+            self.key_at = Some(now);
+            self.keys += 1;
+        }
         let mut front = Header { kind: Kind::Rectangles, geometry: canvas.geometry() }.emit().to_vec();
         front.push(is_key.into());
         for number in [part.x, part.y, part.width, part.height] {

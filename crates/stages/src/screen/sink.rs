@@ -11,6 +11,7 @@ use crate::picture::VideoMessage;
 use crate::recode::TiledPicture;
 use crate::varint;
 use contract::{Body, Message, Outbox, Port, Report, Stage, StageError, StageResult, Time};
+use std::time::Duration;
 use wire::BODY_BYTES_MAX;
 use wire::formats::video::{Geometry, Header as VideoHeader, Kind, PixelFormat, RECTANGLES_MAX, Rectangle};
 use zstd::bulk::Decompressor;
@@ -18,6 +19,9 @@ use zstd::bulk::Decompressor;
 /// Drop reasons.
 pub(super) const REPEATED: &str = "screen: repeated";
 pub(super) const LOST: &str = "screen: its reference was lost";
+
+/// A key picture is requested again after this time, while pictures that need it arrive.
+const KEY_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct Sink {
     decompressor: Option<Decompressor<'static>>,
@@ -31,6 +35,8 @@ pub(super) struct Sink {
     pieces: Body,
     /// The decoder needs a key picture.
     needs_key: bool,
+    /// Time of the last request for one.
+    key_asked_at: Option<Time>,
     has_told: bool,
     stored: u64,
     compressed: u64,
@@ -52,6 +58,7 @@ impl Sink {
             arrived_at: Time::ZERO,
             pieces: Body::new(),
             needs_key: true,
+            key_asked_at: None,
             has_told: false,
             stored: 0,
             compressed: 0,
@@ -63,6 +70,15 @@ impl Sink {
     fn lose_film(&mut self) {
         self.pieces = Body::new();
         self.needs_key = true;
+    }
+
+    /// Requests a key picture, unless one was requested a moment ago.
+    fn request_key(&mut self, now: Time, out: &mut Outbox) {
+        self.needs_key = true;
+        if self.key_asked_at.is_none_or(|at| now >= at.after(KEY_EVERY)) {
+            self.key_asked_at = Some(now);
+            out.control(Control::KeyNeeded.emit());
+        }
     }
 
     /// Compares the number of a message with the expected one. Returns false for a repetition.
@@ -117,6 +133,7 @@ impl Sink {
         match VideoMessage::parse(body) {
             Some(VideoMessage::Frame(picture)) if picture.geometry.pixels() == PixelFormat::Bgrx32 => {
                 let geometry = picture.geometry;
+                self.pieces = Body::new();
                 let canvas = self.canvas(geometry)?;
                 let whole = canvas.whole();
                 canvas.write(&whole, geometry.plane(0).rows(&picture.pixels));
@@ -152,30 +169,40 @@ impl Sink {
         if header.kind != Kind::Frame {
             return Err(malformed("its screen is no frame"));
         }
+        // The rest of a picture never comes.
+        self.pieces = Body::new();
         Ok(self.canvas(header.geometry)?.frame())
     }
 
-    fn add_piece(&mut self, piece: Message, is_last: bool, out: &mut Outbox) -> StageResult {
+    fn add_piece(&mut self, piece: Message, is_last: bool, now: Time, out: &mut Outbox) -> StageResult {
         if self.pieces.len() + piece.body.len() > FILM_PICTURE_BYTES_MAX {
             self.lose_film();
-            out.control(Control::KeyNeeded.emit());
+            self.request_key(now, out);
             return Err(malformed("its picture is too long"));
+        }
+        if self.pieces.is_empty() && !begins_picture(&piece.body) {
+            // The pieces before it were lost.
+            self.needs_key = true;
+            if is_last {
+                self.request_key(now, out);
+                out.drop_counted(LOST, 1);
+            }
+            return Ok(());
         }
         self.pieces.append(piece.body);
         if !is_last {
             return Ok(());
         }
         let body = std::mem::take(&mut self.pieces);
-        let shown = self.show(body, piece.created, out);
+        let shown = self.show(body, piece.created, now, out);
         if shown.is_err() {
-            self.needs_key = true;
-            out.control(Control::KeyNeeded.emit());
+            self.request_key(now, out);
         }
         shown
     }
 
     /// Decodes a picture of the film and sends its tiles.
-    fn show(&mut self, mut body: Body, created: Time, out: &mut Outbox) -> StageResult {
+    fn show(&mut self, mut body: Body, created: Time, now: Time, out: &mut Outbox) -> StageResult {
         let short = || malformed("its picture of the film is cut short");
         let header = body.take_front::<{ VideoHeader::BYTES }>().ok_or_else(short)?;
         let screen = VideoHeader::parse(&header).map_err(|error| malformed(&error.to_string()))?.geometry;
@@ -183,6 +210,8 @@ impl Sink {
         let part = take_part(&mut body, &screen)?;
         let shown = take_mask(&mut body, &part)?;
         if self.needs_key && is_key == 0 {
+            // A lost message without a part of the film makes the source half send no key picture.
+            self.request_key(now, out);
             out.drop_counted(LOST, 1);
             return Ok(());
         }
@@ -213,6 +242,13 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+/// Returns true for the first piece of a picture of the film.
+fn begins_picture(piece: &Body) -> bool {
+    let header =
+        piece.peek_front().and_then(|bytes: [u8; VideoHeader::BYTES]| VideoHeader::parse(&bytes).ok());
+    header.is_some_and(|header| header.kind == Kind::Rectangles)
 }
 
 /// Takes the place of the film on the screen: its corner is that of a tile.
@@ -286,7 +322,7 @@ impl Stage for Sink {
                 message.body = self.restore(std::mem::take(&mut message.body), length)?;
                 self.copy(&message.body)?;
             }
-            Coding::Piece { is_last } => return self.add_piece(message, is_last, out),
+            Coding::Piece { is_last } => return self.add_piece(message, is_last, now, out),
             Coding::Begin => message.body = self.begin(std::mem::take(&mut message.body))?,
         }
         out.send(port, message);

@@ -61,7 +61,7 @@ struct Shown {
     /// Tiles of text that the last message changed, if they were few.
     recent: Vec<usize>,
     began_at: Time,
-    /// The last message was a whole picture.
+    /// A whole picture began the screen since the last changed rectangles.
     was_frame: bool,
 }
 
@@ -199,8 +199,10 @@ impl Source {
                 }
             }
         };
-        if is_new || !shown.was_frame || now.since(shown.began_at) >= BEGIN_EVERY {
-            shown.began_at = now;
+        let is_due = !shown.was_frame || now.since(shown.began_at) >= BEGIN_EVERY;
+        // The sink half forgets the first pieces of a picture as a screen begins.
+        if is_new || is_due && self.pieces.is_empty() {
+            (shown.began_at, shown.was_frame) = (now, true);
             self.counts.begun += 1;
             let body = Body::from(VideoHeader::frame(shown.canvas.geometry()).emit().to_vec());
             self.send(Coding::Begin, self.message(body), Content::Begin, now, out);
@@ -229,11 +231,11 @@ impl Source {
             self.drop_pieces();
         }
         let Some(shown) = &mut self.shown else { return Ok(()) };
-        shown.was_frame = true;
         let (whole, rows) = (shown.canvas.whole(), geometry.plane(0).rows(&picture.pixels));
         if is_at_once {
             shown.canvas.write(&whole, rows);
             shown.tiles.sent_all();
+            shown.was_frame = true;
             self.counts.as_is += 1;
             self.send(Coding::Stored, message, Content::Begin, now, out);
             return Ok(());
@@ -491,6 +493,8 @@ impl Stage for Source {
                 return Err(StageError::Control("it names a message not yet sent".into()));
             }
             Control::Refresh => self.send_anew(now, out),
+            // The sink half requested it before the last key picture could arrive.
+            Control::KeyNeeded if self.film.has_key_on_its_way(self.link.round_trip(), now) => {}
             Control::KeyNeeded => self.film.request_key(),
             Control::NoDecoder => {
                 self.film.forbid();

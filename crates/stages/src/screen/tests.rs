@@ -51,21 +51,25 @@ impl Desk {
         start..start + width as usize * 4
     }
 
+    /// Draws a part, each pixel by its place, and sends nothing.
+    fn paint(&mut self, part: &Rectangle, mut pixel: impl FnMut(u32, u32) -> [u8; 3]) {
+        for y in part.y..part.y + part.height {
+            for x in part.x..part.x + part.width {
+                let [blue, green, red] = pixel(x, y);
+                let range = self.range(x, y, 1);
+                self.screen[range].copy_from_slice(&[blue, green, red, 0]);
+            }
+        }
+    }
+
     /// Draws parts, each pixel by its place, and sends them in one message.
     fn draw(&mut self, parts: &[Rectangle], mut pixel: impl FnMut(u32, u32) -> [u8; 3]) {
         let mut body = VideoHeader { kind: Kind::Rectangles, geometry: self.geometry }.emit().to_vec();
         body.extend(emit_rectangles(parts));
         for part in parts {
+            self.paint(part, &mut pixel);
             for y in part.y..part.y + part.height {
-                let row: Vec<u8> = (part.x..part.x + part.width)
-                    .flat_map(|x| {
-                        let [blue, green, red] = pixel(x, y);
-                        [blue, green, red, 0]
-                    })
-                    .collect();
-                let range = self.range(part.x, y, part.width);
-                self.screen[range].copy_from_slice(&row);
-                body.extend(row);
+                body.extend(&self.screen[self.range(part.x, y, part.width)]);
             }
         }
         self.run.push(Message::new(self.run.now, Body::from(body)));
@@ -366,6 +370,80 @@ fn lost_messages_are_made_anew() {
     }
 }
 
+/// The codings of the messages that the source half made from number `from` on.
+fn codings(desk: &Desk, from: usize) -> Vec<Coding> {
+    let coding = |body: &Body| Header::take(&mut body.clone()).unwrap().coding;
+    desk.run.bodies[from..].iter().map(coding).collect()
+}
+
+#[test]
+fn a_film_goes_on_after_a_lost_message_of_text() {
+    let place = Rectangle { x: 16, y: 16, width: 128, height: 96 };
+    let letter = Rectangle { x: 300, y: 200, width: 8, height: 16 };
+    for delay_ms in [10, 300] {
+        let link = Params { rate_bps: 2_000_000, ..steady(Duration::from_millis(delay_ms)) };
+        let mut desk = Desk::new(&[], link.clone(), (320, 240));
+        let figures = |desk: &Desk| [desk.run.figure(Half::Sink, "pictures"), desk.source("keys")];
+        let mut before = None;
+        for number in 0..144 {
+            desk.draw(&[place], film(number));
+            desk.wait(FILM_EVERY / 2);
+            if number >= 72 && before.is_none() {
+                let from = desk.run.bodies.len();
+                desk.run.configure(Params { loss_ppm: 1_000_000, ..link.clone() });
+                desk.draw(&[letter], letters(number));
+                desk.run.configure(link.clone());
+                let is_film = |coding: &Coding| matches!(coding, Coding::Piece { .. });
+                assert!(!codings(&desk, from).iter().any(is_film), "a part of the film is lost");
+                before = (desk.run.lost() > 0).then(|| figures(&desk));
+            }
+            desk.wait(FILM_EVERY / 2);
+        }
+        let ([shown, keys], before) = (figures(&desk), before.unwrap());
+        assert!(shown - before[0] > 20.0, "{delay_ms} ms: {shown} pictures, {before:?}");
+        assert!(keys - before[1] < 3.0, "{delay_ms} ms: {keys} key pictures, {before:?}");
+    }
+}
+
+/// Draws a film, and calls `interrupt` now and then while a picture of it was sent in part. Returns how often.
+fn interrupt_film(desk: &mut Desk, mut interrupt: impl FnMut(&mut Desk)) -> u32 {
+    let place = Rectangle { x: 16, y: 16, width: 256, height: 192 };
+    let mut count = 0;
+    for number in 0..240 {
+        desk.draw(&[place], film(number));
+        for _ in 0..20 {
+            desk.run.run_until(desk.run.now.after(FILM_EVERY / 20));
+            let last = codings(desk, desk.run.bodies.len() - 1);
+            if number >= 59 * (count + 1) && last == [Coding::Piece { is_last: false }] {
+                count += 1;
+                interrupt(desk);
+            }
+        }
+    }
+    assert!(desk.run.figure(Half::Sink, "pictures") > 60.0);
+    count
+}
+
+/// A new screen ends a picture of the film in the middle: the next one is not joined to its first pieces.
+#[test]
+fn a_picture_that_a_new_screen_ends_is_no_part_of_the_next() {
+    let other = Geometry::new(PixelFormat::Bgrx32, 64, 48).unwrap();
+    let mut desk = Desk::new(&[], thin(1_000_000), (320, 240));
+    let count = interrupt_film(&mut desk, |desk| {
+        desk.run.push(Message::new(desk.run.now, frame(other, vec![7; other.bytes()])));
+        desk.push_frame();
+    });
+    assert_eq!((count, &desk.run.errors[..]), (4, &[][..]));
+}
+
+#[test]
+fn a_whole_picture_ends_no_picture_of_the_film() {
+    let mut desk = Desk::new(&[], thin(1_000_000), (320, 240));
+    let count = interrupt_film(&mut desk, Desk::push_frame);
+    assert_eq!((count, desk.run.dropped(), &desk.run.errors[..]), (4, 0, &[][..]));
+    assert_eq!(desk.source("keys"), 1.0);
+}
+
 #[test]
 fn a_new_size_begins_a_new_screen() {
     let mut desk = Desk::new(&[], thin(2_000_000), (64, 48));
@@ -477,6 +555,15 @@ fn false_messages_are_errors() {
         (last, film(&[0, 0, 48, 32], &[0, 6]), "another size than its place"),
         (last, film(&[0, 0, 32, 32], &[0, 4]), "VP8"),
         (last, screen.to_vec(), "cut short"),
+        // The rest of a picture that never comes is no part of the next one.
+        (Coding::Piece { is_last: false }, screen.to_vec(), ""),
+        (Coding::Begin, VideoHeader::frame(geometry).emit().to_vec(), ""),
+        (last, film(&[0, 0, 32, 32], &[0, 4]), "VP8"),
+        (Coding::Piece { is_last: false }, screen.to_vec(), ""),
+        (Coding::Stored, frame(geometry, vec![0; geometry.bytes()]).into_bytes().to_vec(), ""),
+        (last, film(&[0, 0, 32, 32], &[0, 4]), "VP8"),
+        // The first pieces were lost.
+        (last, b"the end of a picture".to_vec(), ""),
     ];
     for (sequence, (coding, body, problem)) in (0..).zip(claims) {
         let mut body = Body::from(body);
