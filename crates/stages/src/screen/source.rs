@@ -22,7 +22,7 @@ use contract::{
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use wire::formats::video::{Geometry, Header as VideoHeader, PixelFormat};
+use wire::formats::video::{Geometry, Header as VideoHeader, PixelFormat, Rectangle};
 use zstd::bulk::Compressor;
 
 /// Level of zstd: more would take longer than it saves.
@@ -58,11 +58,40 @@ const MESSAGES_MAX: usize = 512;
 struct Shown {
     canvas: Canvas,
     tiles: Tiles,
-    /// Tiles of text that the last message changed, if they were few.
+    /// Tiles of text that the last message with text changed, if they were few.
     recent: Vec<usize>,
     began_at: Time,
     /// A whole picture began the screen since the last changed rectangles.
     was_frame: bool,
+}
+
+impl Shown {
+    /// Copies the rows of a part to the canvas, touches the tiles whose pixels change, and adds those of text to `typed`.
+    fn compare<'a>(
+        &mut self,
+        part: &Rectangle,
+        rows: impl Iterator<Item = &'a [u8]>,
+        now_ms: u32,
+        typed: &mut Vec<usize>,
+    ) {
+        let tiles = &mut self.tiles;
+        self.canvas.compare(part, rows, |column, row| {
+            let number = tiles.number(column, row);
+            // A film beside the text is in the same message.
+            if tiles.touch(number, now_ms) && tiles.is_text(number) && typed.len() <= RECENT_MAX {
+                typed.push(number);
+            }
+        });
+    }
+
+    /// The tiles of text that a message changed. One without any leaves those before it the next to be sent.
+    fn set_recent(&mut self, typed: Vec<usize>) {
+        match typed.len() {
+            0 => {}
+            1..=RECENT_MAX => self.recent = typed,
+            _ => self.recent.clear(),
+        }
+    }
 }
 
 /// Figures of the half.
@@ -240,13 +269,9 @@ impl Source {
             self.send(Coding::Stored, message, Content::Begin, now, out);
             return Ok(());
         }
-        let (now_ms, tiles) = (millis(now), &mut shown.tiles);
-        shown.canvas.compare(&whole, rows, |column, row| {
-            let number = tiles.number(column, row);
-            tiles.touch(number, now_ms);
-        });
-        tiles.mark_all();
-        shown.recent.clear();
+        let mut typed = Vec::new();
+        shown.compare(&whole, rows, millis(now), &mut typed);
+        shown.set_recent(typed);
         Ok(())
     }
 
@@ -257,9 +282,8 @@ impl Source {
             return self.pass(message, now, out);
         };
         shown.was_frame = false;
-        shown.recent.clear();
         let is_at_once = is_at_once && shown.tiles.inexact() == 0;
-        let (now_ms, mut rest) = (millis(now), &partial.pixels[..]);
+        let (now_ms, mut typed, mut rest) = (millis(now), Vec::new(), &partial.pixels[..]);
         for part in &partial.rectangles {
             let (pixels, remaining) = rest.split_at(part.bytes(PixelFormat::Bgrx32));
             rest = remaining;
@@ -268,18 +292,9 @@ impl Source {
                 shown.canvas.write(part, rows);
                 continue;
             }
-            let (tiles, recent) = (&mut shown.tiles, &mut shown.recent);
-            shown.canvas.compare(part, rows, |column, row| {
-                let number = tiles.number(column, row);
-                // A film beside the text is in the same message.
-                if tiles.touch(number, now_ms) && tiles.is_text(number) && recent.len() <= RECENT_MAX {
-                    recent.push(number);
-                }
-            });
+            shown.compare(part, rows, now_ms, &mut typed);
         }
-        if shown.recent.len() > RECENT_MAX {
-            shown.recent.clear();
-        }
+        shown.set_recent(typed);
         if is_at_once {
             self.counts.as_is += 1;
             let numbers = partial.rectangles.iter().flat_map(|part| shown.tiles.covered(part)).collect();

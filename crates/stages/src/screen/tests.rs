@@ -319,6 +319,41 @@ fn without_a_film_every_pixel_is_exact() {
     assert_eq!(desk.source("pictures"), 0.0);
 }
 
+/// A device that sends whole pictures only: each costs no more than its changes, and a letter does not wait for the rest.
+#[test]
+fn whole_pictures_send_their_changes_only() {
+    let mut desk = Desk::new(&[], thin(500_000), (320, 240));
+    desk.draw(&[desk.whole()], film(0));
+    desk.wait(Duration::from_secs(5));
+    assert!(desk.is_exact(&desk.whole()));
+    let sent = desk.run.bodies.len();
+    for _ in 0..48 {
+        desk.push_frame();
+        desk.wait(FILM_EVERY);
+        assert_eq!(desk.source("inexact"), 0.0);
+    }
+    let bytes: usize = desk.run.bodies[sent..].iter().map(Body::len).sum();
+    assert!(bytes < 1000, "{bytes} bytes for a still screen");
+    // A page that takes the link two seconds, and letters meanwhile.
+    let page = Rectangle { x: 0, y: 100, width: 320, height: 140 };
+    desk.paint(&page, film(1));
+    desk.push_frame();
+    for number in 0..8 {
+        let letter = Rectangle { x: 16 * number, y: 0, width: 8, height: 16 };
+        desk.paint(&letter, letters(number));
+        let typed_at = desk.run.now;
+        while !desk.is_exact(&letter) {
+            desk.push_frame();
+            desk.wait(Duration::from_millis(10));
+        }
+        let time = desk.run.now.since(typed_at);
+        assert!(time < Duration::from_millis(80), "letter {number} is exact after {time:?}");
+    }
+    assert!(!desk.is_exact(&page), "the page came before the letters");
+    desk.wait(Duration::from_secs(5));
+    assert!(desk.is_exact(&desk.whole()));
+}
+
 /// Any sequence of changes, on any link, ends in the exact picture.
 #[test]
 fn every_screen_ends_exact() {
