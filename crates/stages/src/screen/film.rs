@@ -5,6 +5,8 @@
 //! as is   hot tiles change before the link had room for them, and their     → coded
 //!         pixels as they are need more than DEMAND_FROM of its rate
 //! coded   they need less than DEMAND_TO, and the time of this state is over → as is; the next time in the state is twice as long
+//! coded   the region is larger than a picture of VP8 may be                 → too large
+//! large   TOO_LARGE_FOR is over                                             → as is
 //! any     the other half has no decoder                                     → as is, for good
 //! ```
 //!
@@ -30,6 +32,8 @@ const DEMAND_EVERY: Duration = Duration::from_millis(250);
 /// Time in the state coded, and its bound.
 const CODED_FOR: Duration = Duration::from_secs(2);
 const CODED_FOR_MAX: Duration = Duration::from_secs(300);
+/// Time without a film after its region was too large.
+const TOO_LARGE_FOR: Duration = Duration::from_secs(2);
 /// Shortest time between two pictures.
 const INTERVAL_MIN: Duration = Duration::from_millis(28);
 /// Time between two pictures before it is known, and its longest.
@@ -55,7 +59,13 @@ const REGION_FOR: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     AsIs,
-    Coded { until: Time },
+    Coded {
+        until: Time,
+    },
+    /// As they are, because the rectangle around them is too large for VP8.
+    TooLarge {
+        until: Time,
+    },
     Undecodable,
 }
 
@@ -145,6 +155,9 @@ impl Film {
         let (value, why) = match self.mode {
             Mode::AsIs => ("exact", measured),
             Mode::Coded { .. } => ("vp8", format!("{measured}: encoded at {} kbit/s", self.rate_kbit)),
+            Mode::TooLarge { .. } => {
+                ("exact", format!("{measured}, but a region around them is too large for VP8"))
+            }
             Mode::Undecodable => ("exact", "the other host's Outboard cannot decode VP8".into()),
         };
         Choice { option: "film", value: Value::Text(value.into()), why }
@@ -197,6 +210,7 @@ impl Film {
                 self.mode = Mode::AsIs;
                 self.region = None;
             }
+            Mode::TooLarge { until } if now >= until => self.mode = Mode::AsIs,
             _ => {}
         }
     }
@@ -228,7 +242,9 @@ impl Film {
             return false;
         };
         if !Encoding::can_code(part.width, part.height) {
-            self.forbid();
+            // Tiles in motion are not left to a film that cannot have them.
+            self.mode = Mode::TooLarge { until: now.after(TOO_LARGE_FOR) };
+            self.region = None;
             return false;
         }
         let pixels = vec![128; geometry.bytes()];

@@ -280,6 +280,27 @@ fn each_place_of_a_film_follows_it() {
     assert!(letter_exact < DELAY * 3 && letter_exact < page_exact, "{letter_exact:?}, {page_exact:?}");
 }
 
+/// Two films whose distance is more than a side of a picture of VP8 are exact; one of them alone is a film again.
+#[test]
+fn a_region_too_large_for_a_film_is_exact_for_a_while() {
+    let mut desk = Desk::new(&[], thin(2_000_000), (16_384, 64));
+    let [left, right] = [0, 16_224].map(|x| Rectangle { x, y: 0, width: 160, height: 64 });
+    desk.wait(Duration::from_secs(1));
+    for number in 0..72 {
+        desk.draw(&[left, right], film(number));
+        desk.wait(FILM_EVERY);
+    }
+    assert_eq!(desk.source("pictures"), 0.0);
+    let still = desk.until_exact(&desk.whole(), Duration::from_secs(1));
+    assert!(still < Duration::from_millis(500), "{still:?}");
+    for number in 0..120 {
+        desk.draw(&[left], film(number));
+        desk.wait(FILM_EVERY);
+    }
+    let pictures = desk.source("pictures");
+    assert!(pictures > 20.0, "{pictures} pictures");
+}
+
 /// Scrolled text is in the film; it is exact soon after it stands still, also beside another film.
 #[test]
 fn scrolled_text_is_exact_soon() {
