@@ -43,6 +43,8 @@ const CODED_FOR_MAX: Duration = Duration::from_secs(300);
 /// Time between two pictures before it is known, and its bounds.
 const INTERVAL_FIRST: Duration = Duration::from_nanos(33_333_333);
 const INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_secs(1)];
+/// A gap of so many times the mean time between two pictures is a pause.
+const PAUSE: u32 = 4;
 /// Messages kept to be sent again, and their bytes.
 const KEPT_MAX: usize = 64;
 const KEPT_BYTES_MAX: usize = 4 << 20;
@@ -79,6 +81,8 @@ pub(super) struct Source {
     /// Creation time of the last picture, and the mean time between two.
     created: Option<Time>,
     interval: Duration,
+    /// The last gap, if it was too long for the mean.
+    pause: Option<Duration>,
     /// Bytes of the last picture as it is.
     picture_bytes: usize,
     /// Number of the next message.
@@ -118,6 +122,7 @@ impl Source {
             rate_kbit: RATE_FIRST_KBIT,
             created: None,
             interval: INTERVAL_FIRST,
+            pause: None,
             picture_bytes: 0,
             sequence: 0,
             coded: None,
@@ -138,9 +143,12 @@ impl Source {
     fn measure_interval(&mut self, created: Time) {
         if let Some(last) = self.created.replace(created) {
             let gap = created.since(last).clamp(INTERVAL[0], INTERVAL[1]);
-            // A pause is no rate.
-            if gap < self.interval * 4 {
+            if gap < self.interval * PAUSE {
                 self.interval = (self.interval * 7 + gap) / 8;
+                self.pause = None;
+            } else if self.pause.replace(gap).is_some_and(|prev| gap < prev * 2 && prev < gap * 2) {
+                // A pause is no rate, but two alike are.
+                self.interval = gap;
             }
         }
     }

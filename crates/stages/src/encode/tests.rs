@@ -92,6 +92,26 @@ fn a_wide_link_soon_carries_pictures_as_they_are() {
     assert!(qualities[0] < 100.0, "the first picture precedes every measurement");
 }
 
+/// Pictures of 115 kB over a link that takes 46 ms for one: so many may come each second as they are.
+#[test]
+fn a_slow_camera_has_exact_pictures_and_a_fast_one_with_pauses_has_not() {
+    let pauses = |number: usize| if number % 8 == 7 { 900 } else { 33 };
+    let interval_ms: [(&dyn Fn(usize) -> u64, f64); 4] =
+        [(&|_| 134, 40.0), (&|_| 250, 40.0), (&|_| 999, 40.0), (&pauses, 0.0)];
+    for (interval_ms, least) in interval_ms {
+        let link = Params { rate_bps: 20_000_000, ..steady(Duration::from_millis(20)) };
+        let mut run = TwoHalves::new(&Encode, &[], &Format::Video, link, 1);
+        let geometry = geometry(320, 240);
+        for number in 0..60 {
+            run.push(Message::new(run.now, frame(geometry, picture(&geometry, number))));
+            run.run_until(run.now.after(Duration::from_millis(interval_ms(number))));
+        }
+        let lossless = run.figure(Half::Source, "lossless");
+        let is_expected = if least > 0.0 { lossless >= least } else { lossless == 0.0 };
+        assert!(is_expected, "{} ms: {lossless} pictures as they are", interval_ms(0));
+    }
+}
+
 #[test]
 fn vp8_on_demand_codes_every_picture() {
     let (run, sent) = film(&[("codec", "vp8")], steady(Duration::from_millis(20)), (160, 120), 30, 1);
