@@ -188,6 +188,14 @@ impl MinMaxWindow {
         ends_half
     }
 
+    /// Lowers the largest values by `by`, because what had them will have smaller ones.
+    pub(crate) fn lower(&mut self, by: i64) {
+        for (low, high) in [&mut self.current, &mut self.before].into_iter().flatten() {
+            *high = high.saturating_sub(by);
+            *low = (*low).min(*high);
+        }
+    }
+
     /// The smallest.
     pub(crate) fn low(&self) -> Option<i64> {
         self.current.into_iter().chain(self.before).map(|(low, _)| low).min()

@@ -413,6 +413,10 @@ impl Stage for Sink {
         flow.lead = lead;
         // The sound goes on as before, and the other flows move.
         align.shift = align.shift.saturating_add(rise);
+        // The ages so far have the old lead. A slower flow raises them again with its next message.
+        if rise < 0 {
+            align.ages.lower(rise.saturating_neg());
+        }
         let earlier = |time: Time| time.shifted(Offset(-rise));
         flow.horizon = earlier(flow.horizon);
         flow.queue.iter_mut().for_each(|held| held.created = earlier(held.created));

@@ -455,6 +455,17 @@ fn sound_that_waits_in_its_node_is_released_earlier() {
     }
 }
 
+/// The node of the sound plays it sooner than before: the delay of the other flows is at once the one that is needed.
+#[test]
+fn a_lead_that_falls_leaves_no_excess() {
+    for (picture_age_ms, delay_ms) in [(30, 40.0), (100, 100.0)] {
+        let lead_ms = |ms: u64| if ms < 6000 { 60 } else { 20 };
+        let held_max = Duration::from_millis(80);
+        let (rig, _) = sound_beside_pictures(|_| picture_age_ms, lead_ms, 8000, held_max);
+        assert_eq!(rig.figure("delay_ms"), delay_ms, "pictures of {picture_age_ms} ms");
+    }
+}
+
 #[test]
 fn an_excess_of_the_common_delay_falls_without_sound() {
     let sink = Synchronize.sink(&options(&Synchronize, &[]), &Format::Bytes, &site(1)).unwrap();
