@@ -150,8 +150,8 @@ pub enum Ctl<'a> {
     /// Returns 1 if the flow's state is neutral, else 0 ([`CtlReply::Count`]). A partner that does not know its state
     /// does not support this; the path then derives it from the messages.
     IsNeutral,
-    /// Returns how much sound the partner holds ([`CtlReply::Fill`]). It is asked after each push of sound; a partner whose
-    /// device has no clock of its own does not support this.
+    /// Returns how much sound the partner holds ([`CtlReply::Fill`]). It is asked after each push of sound, also a refused
+    /// one; a partner whose device has no clock of its own does not support this.
     Fill,
     /// No more pushes will follow; finish the pending work.
     Finish,

@@ -37,6 +37,8 @@ const BURST: usize = 64;
 const INCIDENTS_MAX: usize = 100;
 /// Most lost messages that a run names.
 const LOSSES_MAX: usize = 1000;
+/// Drop reason of a message that the sink refused.
+const REFUSED: &str = "refused by the sink";
 
 /// Result of a raw connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -325,6 +327,11 @@ impl RawPath {
         self.phase == Phase::Finished
     }
 
+    /// Messages that the sink took or refused.
+    pub fn handed(&self) -> u64 {
+        self.result.messages + self.result.drops.get(REFUSED).copied().unwrap_or(0)
+    }
+
     /// Moves all messages that can move now. Returns whether another run would make progress.
     pub fn run(
         &mut self,
@@ -427,7 +434,7 @@ impl RawPath {
                     self.sink.out.messages.push_front(message);
                     return Ok(false);
                 }
-                Err((PartnerError::Message(_), _)) => self.drops.add_loss("refused by the sink", 1),
+                Err((PartnerError::Message(_), _)) => self.drops.add_loss(REFUSED, 1),
                 Err((error, _)) => return Err(failed("the sink", error)),
             }
         }

@@ -354,6 +354,8 @@ impl SinkPath {
                 Err((PartnerError::Message(_), _)) => {
                     self.drops.add_loss("refused by the device", 1);
                     self.save_push(1, partner.as_mut());
+                    // It may have another rate than the device, which the stages learn by this report only.
+                    self.report_fill(partner.as_mut(), now);
                 }
                 Err((error, message)) => {
                     match self.plan.class {
@@ -507,7 +509,77 @@ fn creation_time(created: u64, facts: LinkFacts, now: Time) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::Offset;
+    use contract::{Body, Fill, FlowDirection, Offset, Site};
+    use modules::registry;
+    use pipeline::{Origin, Pipeline};
+    use wire::Container;
+    use wire::formats::audio::{Frames, SampleFormat, SampleSpec};
+
+    /// Plays sound of one rate, and refuses any other.
+    struct Player;
+
+    const RATE_HZ: u32 = 48_000;
+
+    impl Partner for Player {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, mut message: Message) -> Result<Pushed, (PartnerError, Message)> {
+            let rate_hz = Frames::parse(message.body.as_slice()).unwrap().spec.rate_hz;
+            match rate_hz {
+                RATE_HZ => Ok(Pushed::Taken),
+                _ => Err((PartnerError::Message(format!("{rate_hz} Hz")), message)),
+            }
+        }
+
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            let (held, target, lead) = Default::default();
+            match operation {
+                Ctl::Fill => Ok(CtlReply::Fill(Fill { held, target, lead, rate_hz: RATE_HZ })),
+                _ => Ok(CtlReply::Done),
+            }
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    #[test]
+    fn stages_learn_the_rate_of_a_device_that_refuses_sound() {
+        let plan = FlowPlan {
+            flow: 7,
+            direction: FlowDirection::DeviceToApplication,
+            class: FlowClass::Timely,
+            format: Format::Audio,
+            pipeline: Pipeline::parse("resample", registry::pairs(), Origin::Local).unwrap(),
+            requested: Vec::new(),
+            site: Site::default(),
+        };
+        let (now, notices) = (Time::from_millis(1000), &mut Vec::new());
+        let mut path = SinkPath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        path.handle_control(&FlowControl::Epoch { epoch: 1, prev: (0, 0), continues: false }, now, notices);
+        let mut player: Box<dyn Partner> = Box::new(Player);
+        for sequence in 0..4 {
+            let spec = SampleSpec { format: SampleFormat::S16, channels: 1, rate_hz: 44_100 };
+            let mut record = Body::from(Frames { spec, position: 441 * sequence, samples: &[0; 882] }.emit());
+            let container = Container { length: record.len() as u32, created: 0 };
+            record.push_front(&RecordHeader { flow: 7, epoch: 1, sequence, container }.emit());
+            path.receive(Message::new(now, record), None, LinkFacts::default(), now, notices).unwrap();
+            let partner = Some(&mut player);
+            path.run(PathContext { partner, transport: None, facts: None, now, notices }).unwrap();
+        }
+        assert_eq!((path.delivered, path.drops.total()), (3, 1));
+    }
 
     #[test]
     fn creation_times_are_capped() {

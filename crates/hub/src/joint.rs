@@ -543,10 +543,11 @@ impl Output {
 
     /// Passes messages to the node. Returns whether there may be more, and how much sound the node holds now.
     fn run(&mut self, is_joint_empty: bool, now: Time) -> Result<(bool, Option<Fill>), ServiceError> {
-        let before = self.path.result.messages;
+        let before = self.path.handed();
         let mut again = self.path.run(&mut self.feed, self.node.as_mut(), now)?;
-        let has_pushed = self.path.result.messages > before;
-        let fill = if has_pushed { self.report_fill() } else { None };
+        // A refused message may have another rate than the node, which the device's path learns by this report only.
+        let has_handed = self.path.handed() > before;
+        let fill = if has_handed { self.report_fill() } else { None };
         if self.is_neutral_due && is_joint_empty && self.feed.queue.is_empty() {
             self.is_neutral_due = false;
             self.go_neutral();
@@ -557,5 +558,70 @@ impl Output {
                 .map_err(|error| failed("the application", error))?;
         }
         Ok((again, fill))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::FlowOffer;
+    use modules::registry;
+    use pipeline::Origin;
+
+    /// Refuses each message: it plays sound of another rate.
+    struct Player;
+
+    impl Partner for Player {
+        fn open(&mut self, template: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+            match template.direction {
+                Direction::In => Ok(FlowKey::DEFAULT),
+                Direction::Out => Err(PartnerError::Unsupported("a flow out")),
+            }
+        }
+
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+            Err((PartnerError::Message("another rate".into()), message))
+        }
+
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            let (held, target, lead) = Default::default();
+            match operation {
+                Ctl::Fill => Ok(CtlReply::Fill(Fill { held, target, lead, rate_hz: 44_100 })),
+                _ => Ok(CtlReply::Done),
+            }
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    #[test]
+    fn a_node_that_refuses_sound_reports_its_rate() {
+        let direction = FlowDirection::DeviceToApplication;
+        let offer = FlowOffer { direction, format: Format::Audio, class: FlowClass::Timely };
+        let description = Description {
+            class: "alsa".into(),
+            summary: "a microphone".into(),
+            flows: vec![offer],
+            application: "pipewire",
+            properties: Vec::new(),
+        };
+        let after = Pipeline::parse("", registry::pairs(), Origin::Local).unwrap();
+        let mut output = Output::open(Box::new(Player), &description, &after).unwrap();
+        let fill = |output: &mut Output| output.run(true, Time::ZERO).unwrap().1.map(|fill| fill.rate_hz);
+        assert_eq!(fill(&mut output), None, "nothing was pushed");
+        output.feed.queue.push_back(Message::new(Time::ZERO, vec![1]));
+        assert_eq!(fill(&mut output), Some(44_100));
+        assert_eq!(fill(&mut output), None);
+        assert_eq!(output.path.result.messages, 0);
     }
 }
