@@ -139,18 +139,19 @@ impl Screen {
         damaged: Option<Rectangle>,
         now: Time,
     ) -> io::Result<()> {
-        let mut picture = match self.picture.take() {
-            Some(picture) if picture.fits(&frame.layout, frame.turn) => picture,
+        let (mut picture, is_known) = match self.picture.take() {
+            Some(picture) if picture.fits(&frame.layout, frame.turn) => (picture, true),
             other => {
                 let picture = Picture::new(&frame.layout, frame.turn, self.rate_hz)?;
                 self.figures.sizes += u64::from(other.is_some());
                 self.backlog.resize(picture.size().0, picture.size().1);
                 self.is_whole_due = true;
-                picture
+                (picture, false)
             }
         };
         let all = picture.whole();
-        let damaged = damaged.filter(|_| frame.turn == self.turn).unwrap_or(all);
+        // A new picture is black outside the damage.
+        let damaged = damaged.filter(|_| is_known && frame.turn == self.turn).unwrap_or(all);
         picture.read(frame, &damaged)?;
         (self.turn, self.picture, self.copied_at) = (frame.turn, Some(picture), now);
         self.figures.copies += 1;
@@ -229,4 +230,31 @@ pub(super) fn around(one: &Rectangle, other: &Rectangle) -> Rectangle {
     let right = one.x.saturating_add(one.width).max(other.x.saturating_add(other.width));
     let bottom = one.y.saturating_add(one.height).max(other.y.saturating_add(other.height));
     Rectangle { x, y, width: right - x, height: bottom - y }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OPTIONS;
+    use super::super::picture::BufferLayout;
+    use super::super::protocol::memory::XRGB8888;
+    use super::*;
+    use sys::memory::{Access, Shared, create};
+
+    /// The worker before may have read all of a frame but its last damage; a picture of another size is new, too.
+    #[test]
+    fn a_new_picture_takes_all_of_a_frame() {
+        let mut screen = Screen::new(&Options::check(&OPTIONS, []).unwrap());
+        for (width, height) in [(40, 30), (50, 20)] {
+            let layout = BufferLayout { format: XRGB8888, width, height, stride: width * 4 };
+            let bytes = layout.bytes().unwrap();
+            let memory = Shared::map(create("outboard-test", bytes).unwrap(), Access::Write).unwrap();
+            assert!(memory.copy_in(0, &vec![7; bytes]));
+            let frame = Frame { memory: &memory, start: 0, layout, turn: Turn::default() };
+            let damaged = Rectangle { x: 3, y: 5, width: 2, height: 1 };
+            screen.read(&frame, Some(damaged), Time(1)).unwrap();
+            let body = screen.message(Time(1)).unwrap().body.into_bytes();
+            assert_eq!(body.len(), Header::BYTES + bytes);
+            assert!(body[Header::BYTES..].iter().all(|byte| *byte == 7), "{width}x{height}");
+        }
+    }
 }
