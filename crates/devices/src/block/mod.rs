@@ -212,7 +212,8 @@ impl DeviceClass for Block {
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let properties = Properties::of(&opened.description)?;
         let [disk] = plain::descriptors(opened)?;
-        DiskPartner::new(properties.name.clone(), Storage(disk), properties.geometry)
+        let storage = Storage::new(disk, properties.geometry.size_bytes);
+        DiskPartner::new(properties.name.clone(), storage, properties.geometry)
             .map(|partner| Box::new(partner) as Box<dyn Partner>)
             .map_err(|error| os(format!("driving {}", properties.name), error, None))
     }

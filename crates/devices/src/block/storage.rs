@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use contract::Body;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, seek};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, pread, preadv2, pwritev2, retry_on_intr};
 use smallvec::SmallVec;
 use std::io::IoSlice;
@@ -15,7 +15,11 @@ static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
 
 /// An open disk. All calls may run at the same time.
 #[derive(Debug)]
-pub(super) struct Storage(pub(super) OwnedFd);
+pub(super) struct Storage {
+    disk: OwnedFd,
+    /// Its size when it was described.
+    size_bytes: u64,
+}
 
 /// The failure of a request.
 fn failure(error: Errno) -> Failure {
@@ -31,11 +35,25 @@ fn failure(error: Errno) -> Failure {
 }
 
 impl Storage {
+    pub(super) fn new(disk: OwnedFd, size_bytes: u64) -> Storage {
+        Storage { disk, size_bytes }
+    }
+
+    /// Returns whether the disk has lost bytes. The kernel gives a disk that is unplugged the size 0; no call on it says so, and each
+    /// fails as a broken disk does: a read returns nothing, a write finds no space, a trim an invalid range.
+    fn has_shrunk(&self) -> bool {
+        seek(&self.disk, SeekFrom::End(0)).is_ok_and(|size| size < self.size_bytes)
+    }
+
+    fn failure(&self, error: Errno) -> Failure {
+        if self.has_shrunk() { Failure::Gone } else { failure(error) }
+    }
+
     /// Reads data that need no waiting; `None` if any of them do.
     pub(super) fn read_at_once(&self, request: &Request) -> Option<Bytes> {
         let mut data = vec![0; request.length as usize];
         let count =
-            preadv2(&self.0, &mut [IoSliceMut::new(&mut data)], request.offset, ReadWriteFlags::NOWAIT);
+            preadv2(&self.disk, &mut [IoSliceMut::new(&mut data)], request.offset, ReadWriteFlags::NOWAIT);
         (count == Ok(data.len())).then(|| data.into())
     }
 
@@ -43,13 +61,13 @@ impl Storage {
     pub(super) fn perform(&self, request: &Request, data: &Body) -> Result<Bytes, Failure> {
         let (offset, length) = (request.offset, request.length);
         let done = match request.command {
-            Command::Read => return self.read(offset, length as usize).map_err(failure),
+            Command::Read => return self.read(offset, length as usize).map_err(|error| self.failure(error)),
             Command::Write => self.write(offset, data, request.force),
             Command::Flush => self.flush(),
             Command::Trim => self.trim(request).and_then(|()| self.settle(request.force)),
             Command::Zeroes => self.zero(request).and_then(|()| self.settle(request.force)),
         };
-        done.map(|()| Bytes::new()).map_err(failure)
+        done.map(|()| Bytes::new()).map_err(|error| self.failure(error))
     }
 
     fn read(&self, offset: u64, length: usize) -> Result<Bytes, Errno> {
@@ -58,10 +76,9 @@ impl Storage {
             let mut rest = std::mem::take(&mut data);
             let at = offset + rest.len() as u64;
             // The vector may have more room than was asked for.
-            let count = retry_on_intr(|| pread(&self.0, spare_capacity(&mut rest), at))?;
+            let count = retry_on_intr(|| pread(&self.disk, spare_capacity(&mut rest), at))?;
             data = rest;
             if count == 0 {
-                // The disk became shorter.
                 return Err(Errno::IO);
             }
         }
@@ -76,7 +93,7 @@ impl Storage {
             let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
             data.io_slices(written, &mut slices);
             let at = offset + written as u64;
-            match retry_on_intr(|| pwritev2(&self.0, &slices, at, flags))? {
+            match retry_on_intr(|| pwritev2(&self.disk, &slices, at, flags))? {
                 0 => return Err(Errno::NOSPC),
                 count => written += count,
             }
@@ -85,7 +102,7 @@ impl Storage {
     }
 
     fn flush(&self) -> Result<(), Errno> {
-        retry_on_intr(|| fdatasync(&self.0))
+        retry_on_intr(|| fdatasync(&self.disk))
     }
 
     fn settle(&self, force: bool) -> Result<(), Errno> {
@@ -94,9 +111,9 @@ impl Storage {
 
     fn trim(&self, request: &Request) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| fallocate(&self.0, flags, request.offset, request.length.into())) {
+        match retry_on_intr(|| fallocate(&self.disk, flags, request.offset, request.length.into())) {
             // A trim is advice: a disk that cannot release space keeps it. A block device wants whole blocks.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if !self.has_shrunk() => Ok(()),
             other => other,
         }
     }
@@ -106,7 +123,7 @@ impl Storage {
         let ways = if request.keep_space { &[range][..] } else { &[hole, range] };
         for way in ways {
             let flags = *way | FallocateFlags::KEEP_SIZE;
-            match retry_on_intr(|| fallocate(&self.0, flags, request.offset, request.length.into())) {
+            match retry_on_intr(|| fallocate(&self.disk, flags, request.offset, request.length.into())) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
                 other => return other,
             }

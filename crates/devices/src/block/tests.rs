@@ -1,6 +1,7 @@
 //! Tests with files. The virtual machine has block devices.
 
 use super::*;
+use bytes::Bytes;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, PartnerError, Pull, Pulled,
     Pushed,
@@ -180,6 +181,41 @@ fn invalid_messages_are_refused() {
         let message = Message::new(crate::stream::now(), Body::from(body));
         let (error, _) = disk.partner.push(FlowKey::DEFAULT, message).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// A file that is truncated stands for an unplugged disk: its size is 0, and no call says that it is gone.
+#[test]
+fn an_unplugged_disk_is_gone_and_answers_nothing() {
+    let mut disk = Disk::begun();
+    fs::OpenOptions::new().write(true).open(&disk.file.0).unwrap().set_len(0).unwrap();
+    disk.push(ToDisk::Request(request(1, Command::Read, 0, 4096)), &[]);
+    let error = loop {
+        match disk.partner.pull(FlowKey::DEFAULT, Pull::Yours) {
+            Ok(Pulled::Nothing) => std::thread::yield_now(),
+            Ok(_) => panic!("an answer"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, PartnerError::Gone(_)), "{error}");
+}
+
+#[test]
+fn each_request_tells_an_unplugged_disk_from_one_that_is_full_or_cannot_trim() {
+    let zeroes = Body::from(vec![0; 4096]);
+    // The kernel refuses this range, as it does for all ranges of a disk that is unplugged.
+    let trim = request(2, Command::Trim, 1 << 63, 4096);
+    for (size_bytes, written, trimmed) in
+        [(0, Err(Failure::NoSpace), Ok(Bytes::new())), (1, Err(Failure::Gone), Err(Failure::Gone))]
+    {
+        let storage = |path| {
+            let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+            Storage::new(file.into(), size_bytes)
+        };
+        let write = request(1, Command::Write, 0, 4096);
+        assert_eq!(storage(Path::new("/dev/full")).perform(&write, &zeroes), written);
+        let empty = DiskFile::new(0);
+        assert_eq!(storage(&empty.0).perform(&trim, &Body::new()), trimmed);
     }
 }
 
