@@ -101,8 +101,17 @@ enum End {
 struct Queued {
     created: Time,
     body: Body,
-    /// The data of the request that it answers; `None` if it is no answer.
-    frees_bytes: Option<usize>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ready,
+    Described,
+    /// With the data of the request that it answers.
+    Answer {
+        data_bytes: usize,
+    },
 }
 
 #[derive(Default)]
@@ -121,9 +130,9 @@ struct Work {
 }
 
 impl Work {
-    fn queue(&mut self, message: FromDisk) {
+    fn queue(&mut self, message: FromDisk, kind: Kind) {
         let body = Body::from(message.to_bytes());
-        self.messages.push_back(Queued { created: now(), body, frees_bytes: None });
+        self.messages.push_back(Queued { created: now(), body, kind });
     }
 
     fn answer(&mut self, request: &Request, result: Result<Bytes, Failure>) {
@@ -134,7 +143,8 @@ impl Work {
         };
         let mut body = Body::from(Bytes::copy_from_slice(&Answer { id: request.id, result }.to_bytes()));
         body.push(data);
-        self.messages.push_back(Queued { created: now(), body, frees_bytes: Some(data_bytes(request)) });
+        let kind = Kind::Answer { data_bytes: data_bytes(request) };
+        self.messages.push_back(Queued { created: now(), body, kind });
         self.running -= 1;
     }
 
@@ -152,7 +162,7 @@ impl DiskPartner {
     /// Creates a partner on an open disk.
     pub(super) fn new(name: String, storage: Storage, geometry: Geometry) -> io::Result<FlowPartner<Self>> {
         let mut work = Work::default();
-        work.queue(FromDisk::Ready);
+        work.queue(FromDisk::Ready, Kind::Ready);
         let (queued, answered) = (Condvar::new(), Event::new()?);
         let shared = Arc::new(Shared { storage, work: Mutex::new(work), queued, answered });
         let (state, counts) = (State::Closed, Counts::default());
@@ -165,7 +175,9 @@ impl DiskPartner {
         if let State::Beginning(number) = self.state
             && work.running == 0
         {
-            work.queue(FromDisk::Described { number, geometry: self.geometry });
+            // The application's side ignores an earlier one, and each *begin* would add another.
+            work.messages.retain(|queued| queued.kind != Kind::Described);
+            work.queue(FromDisk::Described { number, geometry: self.geometry }, Kind::Described);
             self.state = State::Open;
         }
     }
@@ -284,12 +296,12 @@ impl Endpoint for DiskPartner {
             return Err(PartnerError::Gone(self.name.clone()));
         }
         self.describe(&mut work);
-        let Some(Queued { created, body, frees_bytes }) = work.messages.pop_front() else {
+        let Some(Queued { created, body, kind }) = work.messages.pop_front() else {
             return Ok(Next::Nothing);
         };
-        if let Some(bytes) = frees_bytes {
+        if let Kind::Answer { data_bytes } = kind {
             work.requests -= 1;
-            work.bytes -= bytes;
+            work.bytes -= data_bytes;
         }
         Ok(Next::Message(Message::new(created, body)))
     }

@@ -173,6 +173,14 @@ fn a_new_beginning_follows_all_answers() {
 }
 
 #[test]
+fn only_the_last_beginning_is_answered() {
+    let mut disk = Disk::begun();
+    (100..200).for_each(|number| disk.push(ToDisk::Begin { number }, &[]));
+    assert!(matches!(disk.next().0, FromDisk::Described { number: 199, .. }));
+    assert!(matches!(disk.partner.pull(FlowKey::DEFAULT, Pull::Yours).unwrap(), Pulled::Nothing));
+}
+
+#[test]
 fn invalid_messages_are_refused() {
     let mut disk = Disk::begun();
     for (body, part) in
