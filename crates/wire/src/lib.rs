@@ -29,7 +29,7 @@ pub use record::RecordHeader;
 pub use word::Word;
 
 /// The version of everything in this crate. A peer with another version is notified and disconnected.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// The largest body of a message in bytes, unless an option sets a lower limit.
 pub const BODY_BYTES_MAX: usize = 64 << 20;

@@ -97,7 +97,7 @@ fn block_is_as_documented() {
     let geometry = Geometry { size_bytes: 64 << 20, block_bytes: 512, preferred_bytes: 4096, abilities };
     for (title, message, data) in [
         ("A ready", FromDisk::Ready, &[][..]),
-        ("A described", FromDisk::Described { number: 7, geometry }, &[]),
+        ("A described", FromDisk::Described { number: 7, geometry, instance: 8 }, &[]),
         ("An answer: the data", FromDisk::Answer(Answer { id: 1, result: Ok(()) }), &data),
         ("An answer: no space", FromDisk::Answer(Answer { id: 2, result: Err(Failure::NoSpace) }), &[]),
     ] {
@@ -143,7 +143,7 @@ fn block_refuses_what_no_disk_does() {
     let described = |size: u64, block: u32, preferred: u32, flags: u8| {
         let numbers =
             [&size.to_le_bytes()[..], &block.to_le_bytes(), &preferred.to_le_bytes(), &[flags]].concat();
-        [vec![1; 9], numbers].concat()
+        [vec![1; 9], numbers, vec![8; 8]].concat()
     };
     assert!(parse_from_disk(&described(4096, 512, 4096, 0)).is_ok());
     for wrong in [

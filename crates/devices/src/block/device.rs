@@ -14,6 +14,7 @@
 //! A killed worker takes its requests along: its threads end before the process does, so no request of it reaches the disk later. The
 //! next partner begins in the state closed, and the application's side sends the requests without an answer again.
 
+use super::properties::Properties;
 use super::storage::Storage;
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use crate::stream::now;
@@ -43,6 +44,7 @@ const AT_ONCE_BYTES_MAX: u32 = 256 << 10;
 pub(super) struct DiskPartner {
     name: String,
     geometry: Geometry,
+    instance: u64,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     state: State,
@@ -160,13 +162,14 @@ fn data_bytes(request: &Request) -> usize {
 
 impl DiskPartner {
     /// Creates a partner on an open disk.
-    pub(super) fn new(name: String, storage: Storage, geometry: Geometry) -> io::Result<FlowPartner<Self>> {
+    pub(super) fn new(properties: &Properties, storage: Storage) -> io::Result<FlowPartner<Self>> {
+        let Properties { name, geometry, instance, .. } = properties.clone();
         let mut work = Work::default();
         work.queue(FromDisk::Ready, Kind::Ready);
         let (queued, answered) = (Condvar::new(), Event::new()?);
         let shared = Arc::new(Shared { storage, work: Mutex::new(work), queued, answered });
         let (state, counts) = (State::Closed, Counts::default());
-        let partner = DiskPartner { name, geometry, shared, threads: Vec::new(), state, counts };
+        let partner = DiskPartner { name, geometry, instance, shared, threads: Vec::new(), state, counts };
         Ok(FlowPartner::new(partner, Some(Format::Block), Some(Format::Block)))
     }
 
@@ -175,9 +178,10 @@ impl DiskPartner {
         if let State::Beginning(number) = self.state
             && work.running == 0
         {
+            let DiskPartner { geometry, instance, .. } = *self;
             // The application's side ignores an earlier one, and each *begin* would add another.
             work.messages.retain(|queued| queued.kind != Kind::Described);
-            work.queue(FromDisk::Described { number, geometry: self.geometry }, Kind::Described);
+            work.queue(FromDisk::Described { number, geometry, instance }, Kind::Described);
             self.state = State::Open;
         }
     }

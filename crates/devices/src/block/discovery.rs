@@ -2,10 +2,16 @@
 
 use super::properties::{Properties, size};
 use contract::{DeviceError, Listing};
+use rustix::fs::{FileType, fstat, major, minor};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 const SYSFS: &str = "/sys/class/block";
+const DISKS: &str = "/sys/dev/block";
+/// A random number of the kernel, another one after each start.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// udev's links, by model and serial number.
 const LINKS: &str = "/dev/disk/by-id";
 /// The unit of the sizes in sysfs.
@@ -68,6 +74,27 @@ pub(super) fn find_again(target: &str, known: &Properties) -> Result<PathBuf, De
             advice: Some("it is unplugged".into()),
         }),
     }
+}
+
+/// Returns the number of an open disk, which is another one after this host has restarted, and after the disk was plugged in again: the
+/// page cache with its answered writes is gone then. It is the same for each opening before that.
+pub(super) fn instance(disk: impl AsFd) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    fs::read(BOOT).unwrap_or_default().hash(&mut hasher);
+    if let Ok(stat) = fstat(&disk) {
+        let device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::BlockDevice => stat.st_rdev,
+            _ => {
+                stat.st_ino.hash(&mut hasher);
+                stat.st_dev
+            }
+        };
+        device.hash(&mut hasher);
+        let device = Path::new(DISKS).join(format!("{}:{}", major(device), minor(device)));
+        // The kernel counts the disks that it has found. A partition has the number of its disk.
+        attribute(&device, "diskseq").or_else(|| attribute(&device, "../diskseq")).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Returns the disks and partitions of this host.

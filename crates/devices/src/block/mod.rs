@@ -136,7 +136,8 @@ fn opened(spec: &DeviceSpec, path: &Path, known: Option<&Properties>) -> Result<
     };
     let geometry = Geometry { size_bytes, block_bytes: 1, preferred_bytes: PREFERRED_BYTES, abilities };
     let (name, identity) = discovery::name_and_identity(path);
-    let properties = Properties { geometry, name, identity };
+    let instance = discovery::instance(&disk);
+    let properties = Properties { geometry, instance, name, identity };
     Ok(Opened {
         spec: spec.clone(),
         role: Role::Device,
@@ -213,7 +214,7 @@ impl DeviceClass for Block {
         let properties = Properties::of(&opened.description)?;
         let [disk] = plain::descriptors(opened)?;
         let storage = Storage::new(disk, properties.geometry.size_bytes);
-        DiskPartner::new(properties.name.clone(), storage, properties.geometry)
+        DiskPartner::new(&properties, storage)
             .map(|partner| Box::new(partner) as Box<dyn Partner>)
             .map_err(|error| os(format!("driving {}", properties.name), error, None))
     }

@@ -12,6 +12,8 @@ pub(crate) const TEXT_BYTES_MAX: usize = 256;
 pub(crate) struct Properties {
     /// Its geometry.
     pub(crate) geometry: Geometry,
+    /// Another number once the disk may have lost writes; [`UNKNOWN_INSTANCE`](wire::formats::block::UNKNOWN_INSTANCE) if nobody knows.
+    pub(crate) instance: u64,
     /// Its name for users.
     pub(crate) name: String,
     /// The name of udev's link to it, empty if there is none; of a server, the inode of its socket.
@@ -22,16 +24,16 @@ impl Properties {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.geometry.write(&mut writer);
-        writer.text(cut(&self.name)).text(cut(&self.identity));
+        writer.u64(self.instance).text(cut(&self.name)).text(cut(&self.identity));
         writer.finish()
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Properties, WireError> {
         let mut reader = Reader::new(bytes);
-        let geometry = Geometry::read(&mut reader)?;
+        let (geometry, instance) = (Geometry::read(&mut reader)?, reader.u64("instance")?);
         let name = reader.text("name", TEXT_BYTES_MAX)?.into();
         let identity = reader.text("identity", TEXT_BYTES_MAX)?.into();
-        reader.end("description of a disk").map(|()| Properties { geometry, name, identity })
+        reader.end("description of a disk").map(|()| Properties { geometry, instance, name, identity })
     }
 
     /// Returns the facts in a description, which may come from the network.

@@ -148,7 +148,7 @@ fn requests_before_the_beginning_are_dropped() {
     disk.push(ToDisk::Request(request(1, Command::Write, 0, 4)), b"old!");
     disk.push(ToDisk::Begin { number: 8 }, &[]);
     let (described, _) = disk.next();
-    let FromDisk::Described { number: 8, geometry } = described else { panic!("{described:?}") };
+    let FromDisk::Described { number: 8, geometry, .. } = described else { panic!("{described:?}") };
     assert_eq!((geometry.size_bytes, geometry.abilities.read_only), (1 << 20, false));
     assert_eq!(disk.ask(request(2, Command::Read, 0, 4), &[]), Ok(vec![0; 4]));
 }
@@ -178,6 +178,15 @@ fn only_the_last_beginning_is_answered() {
     (100..200).for_each(|number| disk.push(ToDisk::Begin { number }, &[]));
     assert!(matches!(disk.next().0, FromDisk::Described { number: 199, .. }));
     assert!(matches!(disk.partner.pull(FlowKey::DEFAULT, Pull::Yours).unwrap(), Pulled::Nothing));
+}
+
+#[test]
+fn a_disk_is_another_instance_only_once_writes_may_be_lost() {
+    let (file, other) = (DiskFile::new(1 << 20), DiskFile::new(1 << 20));
+    let instance = |file: &DiskFile| Properties::of(&file.open(false).unwrap().description).unwrap().instance;
+    let first = instance(&file);
+    assert_eq!(instance(&file), first);
+    assert_ne!(instance(&other), first);
 }
 
 #[test]

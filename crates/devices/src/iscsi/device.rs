@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use wire::formats::block::Geometry;
+use wire::formats::block::{Geometry, UNKNOWN_INSTANCE};
 use wire::iscsi::{self, NAME_BYTES_MAX};
 
 const PROTOCOL: Protocol = Protocol { port: iscsi::PORT, name: "iSCSI", unsupported: "a password" };
@@ -128,7 +128,8 @@ pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     let geometry = ask(&mut stream, session, spec.options.duration(TIMEOUT.name))
         .map_err(|error| PROTOCOL.refused(spec, error))?;
     let name = spec.target.trim_start_matches('/').into();
-    let description = describe(&spec.class, &Properties { geometry, name, identity: String::new() });
+    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity: String::new() };
+    let description = describe(&spec.class, &properties);
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: Vec::new() })
 }
 

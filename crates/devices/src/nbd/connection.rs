@@ -17,7 +17,7 @@
 //! | draining | the pipe has room | filling |
 //! | filling | the reply is in the pipe | finished: the request is forgotten |
 
-use super::memory::{Corrupt, Input, InputRecord, Into, OutputRecord, Phase, Place, REQUESTS_MAX};
+use super::memory::{Corrupt, Input, InputRecord, Into, LOSSY, OutputRecord, Phase, Place, REQUESTS_MAX};
 use super::requests::{Entry, Requests};
 use bytes::Bytes;
 use contract::Body;
@@ -147,6 +147,18 @@ impl Connection {
             all.filter(|(index, sequence)| self.request(*index, *sequence).is_some()).collect();
         all.sort_by_key(|(_, sequence)| *sequence);
         all
+    }
+
+    /// Returns whether the next request, a flush or a forced one, has to fail because answered writes are lost.
+    pub(super) fn reports_loss(&self, sequence: u64) -> bool {
+        match self.place.loss() {
+            0 => false,
+            LOSSY => {
+                self.place.save_loss(sequence);
+                true
+            }
+            reporting => reporting == sequence,
+        }
     }
 
     /// Appends the data of a write.
@@ -396,6 +408,9 @@ impl Connection {
     /// A reply is completely in the pipe.
     fn finish(&mut self) {
         let OutputRecord { entry, sequence, .. } = self.output;
+        if self.place.loss() == sequence {
+            self.place.save_loss(0);
+        }
         if entry < REQUESTS_MAX {
             if self.requests.get(entry).is_some_and(|request| request.sequence == sequence) {
                 self.forget(entry);

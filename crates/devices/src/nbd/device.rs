@@ -10,7 +10,7 @@ use crate::sessions::{CHUNK_BYTES, SessionCount};
 use contract::{Description, DeviceError, DeviceSpec, Opened, Partner, Role};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use wire::formats::block::{Abilities, Geometry};
+use wire::formats::block::{Abilities, Geometry, UNKNOWN_INSTANCE};
 
 /// The protocol, with its port (IANA).
 const PROTOCOL: Protocol = Protocol { port: 10809, name: "NBD", unsupported: "TLS" };
@@ -97,7 +97,8 @@ pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     drop(socket);
     count(spec, geometry.abilities)?;
     let name = spec.target.trim_start_matches('/').into();
-    let description = describe(&spec.class, &Properties { geometry, name, identity: String::new() });
+    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity: String::new() };
+    let description = describe(&spec.class, &properties);
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: Vec::new() })
 }
 

@@ -1,7 +1,8 @@
 //! The memory of the connections: it outlives a worker, and the next one continues each connection exactly where it was.
 //!
 //! ```text
-//! place of a connection: id | which record is current | 2 input records | 2 output records | header | requests | reply | ring of data
+//! place of a connection: id | which records are current | loss | 2 input records | 2 output records | header | requests | reply | ring of data
+//! behind all places: the record of the disk
 //! ```
 //!
 //! A record is written to the place that is not current, and becomes current with one store. A kill between any two instructions
@@ -30,6 +31,7 @@ pub(super) const RING_BYTES: usize = DATA_BYTES_MAX;
 const ID_AT: usize = 0;
 const INPUT_AT: usize = 8;
 const OUTPUT_AT: usize = 16;
+const LOSS_AT: usize = 24;
 const INPUTS_AT: usize = 64;
 const INPUT_BYTES: usize = 256;
 const RECEIPT_AT: usize = 128;
@@ -44,8 +46,15 @@ const REPLY_BYTES_MAX: usize = 4096;
 const RING_AT: usize = 16 << 10;
 const PLACE_BYTES: usize = RING_AT + RING_BYTES;
 
+/// The record of the disk: its instance, the number of its answered writes, and of those that are durable.
+const DISK_AT: usize = CONNECTIONS_MAX * PLACE_BYTES;
+const DISK_BYTES: usize = 4096;
+
 /// The length of the memory. Pages are allocated on first use.
-pub(super) const MEMORY_BYTES: usize = CONNECTIONS_MAX * PLACE_BYTES;
+pub(super) const MEMORY_BYTES: usize = DISK_AT + DISK_BYTES;
+
+/// A loss of writes that no request reports yet ([`Place::loss`]).
+pub(super) const LOSSY: u64 = u64::MAX;
 
 const _: () = assert!(RECEIPT_AT + receipt::RECEIPT_BYTES <= INPUT_BYTES);
 const _: () = assert!(HEADER_AT + REQUEST_BYTES <= ENTRIES_AT);
@@ -199,6 +208,7 @@ impl Place {
         self.store(ID_AT, 0);
         (0..REQUESTS_MAX).for_each(|entry| self.free(entry));
         self.save_output(&OutputRecord::IDLE);
+        self.save_loss(0);
         self.save_reply(greeting);
         let input = Input::Reply { next: ServerNegotiation::Flags, length: greeting.len() };
         let record = InputRecord { input, filled: 0, next_sequence: 1 };
@@ -289,6 +299,16 @@ impl Place {
         if end <= RING_BYTES { Ok(Some(entry)) } else { Err(Corrupt) }
     }
 
+    /// Returns 0, [`LOSSY`], or the number of the request that reports a loss of writes.
+    pub(super) fn loss(&self) -> u64 {
+        self.load(LOSS_AT)
+    }
+
+    /// Saves the value of [`Place::loss`].
+    pub(super) fn save_loss(&self, loss: u64) {
+        self.store(LOSS_AT, loss);
+    }
+
     /// Frees an entry.
     pub(super) fn free(&self, index: usize) {
         self.store(ENTRIES_AT + index * ENTRY_BYTES, 0);
@@ -335,6 +355,53 @@ impl Place {
         };
         let receipt_at = self.start + self.current_input() + RECEIPT_AT;
         receipt::receive(socket, &self.memory, receipt_at, self.start + to, length)
+    }
+}
+
+/// The record of the disk. Writes are counted; they may be lost while the counts differ.
+#[derive(Debug)]
+pub(super) struct DiskRecord(Arc<Shared>);
+
+impl DiskRecord {
+    pub(super) fn new(memory: Arc<Shared>) -> DiskRecord {
+        DiskRecord(memory)
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.0.word(DISK_AT + 8 * index).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        if let Some(word) = self.0.word(DISK_AT + 8 * index) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// The last instance that was described.
+    pub(super) fn instance(&self) -> u64 {
+        self.load(0)
+    }
+
+    pub(super) fn save_instance(&self, instance: u64) {
+        self.store(0, instance);
+    }
+
+    /// Writes that were answered.
+    pub(super) fn written(&self) -> u64 {
+        self.load(1)
+    }
+
+    pub(super) fn save_written(&self, written: u64) {
+        self.store(1, written);
+    }
+
+    /// Those of them that are durable, or whose loss is known.
+    pub(super) fn flushed(&self) -> u64 {
+        self.load(2)
+    }
+
+    pub(super) fn save_flushed(&self, flushed: u64) {
+        self.store(2, flushed);
     }
 }
 

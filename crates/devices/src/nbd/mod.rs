@@ -12,6 +12,7 @@
 //! | `memory` | the state of the connections, which outlives the worker |
 //! | `requests` | requests without a reply, and the room for their data |
 //! | `connection` | one client |
+//! | `unflushed` | writes that the disk has answered and may lose |
 //! | `server` | all clients as a partner |
 //!
 //! `nbd://HOST:PORT/EXPORT`: the disk of a server on the network.
@@ -31,6 +32,7 @@ mod requests;
 mod server;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 
 use crate::block::properties::Properties;
 use crate::block::{describe, flows};

@@ -13,6 +13,7 @@
 use super::acceptor::{BEGIN, CLOSED, PACKET_BYTES};
 use super::connection::{Connection, Descriptors};
 use super::memory::{self, CONNECTIONS_MAX, Place, REQUESTS_MAX};
+use super::unflushed::Unflushed;
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use crate::stream::now;
 use bytes::{Bytes, BytesMut};
@@ -30,7 +31,9 @@ use std::sync::Arc;
 use sys::clock::boot_ns;
 use sys::descriptor::receive_with;
 use sys::memory::Shared;
-use wire::formats::block::{ANSWER_BYTES, Answer, FromDisk, Geometry, REQUEST_BYTES, ToDisk};
+use wire::formats::block::{
+    ANSWER_BYTES, Answer, Command, Failure, FromDisk, Geometry, REQUEST_BYTES, Request, ToDisk,
+};
 
 /// Data of an event that is not that of a connection: a packet of the acceptor.
 const ACCEPTOR: u64 = CONNECTIONS_MAX as u64;
@@ -87,6 +90,7 @@ pub(super) struct Server {
     clients: [Option<Client>; CONNECTIONS_MAX],
     state: State,
     due: VecDeque<Due>,
+    unflushed: Unflushed,
     counts: Counts,
 }
 
@@ -114,6 +118,7 @@ impl Server {
             name,
             geometry,
             acceptor,
+            unflushed: Unflushed::new(memory.clone()),
             memory,
             epoll,
             nonce,
@@ -259,21 +264,32 @@ impl Server {
             };
             let connection = &mut client.connection;
             let Some(request) = connection.request(entry, sequence) else { continue };
-            match request.for_disk(wire_id(place, entry, sequence), &self.geometry) {
+            let header = request.for_disk(wire_id(place, entry, sequence), &self.geometry);
+            let is_durable = |header: &Request| header.force || header.command == Command::Flush;
+            match header {
+                Ok(header) if is_durable(&header) && connection.reports_loss(sequence) => {
+                    self.refuse(place, entry, sequence, Failure::Device);
+                }
                 Ok(header) => {
+                    self.unflushed.handle_sent(&header);
                     let mut bytes = BytesMut::with_capacity(REQUEST_BYTES + request.data_bytes());
                     bytes.extend_from_slice(&header.to_bytes());
                     connection.append_data(request, &mut bytes);
                     return Some(Message::new(now(), bytes.freeze()));
                 }
-                Err(failure) => {
-                    self.counts.failures += 1;
-                    connection.answer(entry, sequence, Err(failure));
-                    client.is_changed = true;
-                }
+                Err(failure) => self.refuse(place, entry, sequence, failure),
             }
         }
         None
+    }
+
+    /// Answers a request that the disk does not get.
+    fn refuse(&mut self, place: usize, entry: usize, sequence: u64, failure: Failure) {
+        self.counts.failures += 1;
+        if let Some(client) = self.clients[place].as_mut() {
+            client.connection.answer(entry, sequence, Err(failure));
+            client.is_changed = true;
+        }
     }
 
     /// Makes all requests without an answer due.
@@ -301,6 +317,9 @@ impl Server {
         });
         match known {
             Some((client, sequence)) => {
+                if let Some(request) = client.connection.request(entry, sequence) {
+                    self.unflushed.handle_answer(answer.id, &request.request, answer.result.is_ok());
+                }
                 self.counts.answers += 1;
                 self.counts.failures += u64::from(answer.result.is_err());
                 client.connection.answer(entry, sequence, answer.result.map(|()| data));
@@ -322,8 +341,9 @@ impl Endpoint for Server {
                 self.counts.beginnings += 1;
                 self.state = State::Beginning { number: boot_ns(), is_sent: false };
             }
-            FromDisk::Described { number, geometry } => {
+            FromDisk::Described { number, geometry, instance } => {
                 if matches!(self.state, State::Beginning { number: last, is_sent: true } if last == number) {
+                    self.unflushed.handle_described(instance);
                     self.geometry = geometry;
                     self.state = State::Open;
                     self.repeat();

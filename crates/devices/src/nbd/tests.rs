@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use testkit::partner::{Harness, conforms};
-use wire::formats::block::{Answer, Command, FromDisk, Geometry, REQUEST_BYTES, ToDisk};
+use wire::formats::block::{Answer, Command, Failure, FromDisk, Geometry, REQUEST_BYTES, ToDisk};
 use wire::nbd::{Asked, ClientNegotiation, ClientStep, REPLY_BYTES, Reply, Request};
 
 const SIZE_BYTES: u64 = 1 << 20;
@@ -51,6 +51,11 @@ impl Drop for Node {
     fn drop(&mut self) {
         Nbd.release(&self.opened);
     }
+}
+
+fn request(cookie: u64, command: Command, offset: u64, length: u32) -> Request {
+    let (force, keep_space, has_unknown_flags) = (false, false, false);
+    Request { asked: Asked::Do(command), force, keep_space, has_unknown_flags, cookie, offset, length }
 }
 
 /// A client that never blocks.
@@ -96,15 +101,10 @@ impl Client {
     }
 
     fn send(&mut self, cookie: u64, command: Command, offset: u64, data: &[u8], length: u32) {
-        let request = Request {
-            asked: Asked::Do(command),
-            force: false,
-            keep_space: false,
-            has_unknown_flags: false,
-            cookie,
-            offset,
-            length,
-        };
+        self.send_request(request(cookie, command, offset, length), data);
+    }
+
+    fn send_request(&mut self, request: Request, data: &[u8]) {
         self.requests.extend(request.to_bytes());
         self.requests.extend(data);
     }
@@ -430,6 +430,118 @@ fn the_socket_is_removed_and_replaced() {
     assert!(!socket.exists());
 }
 
+/// A disk, a server and clients that wait for each reply.
+struct Attached {
+    disk: Side,
+    server: Side,
+    clients: [Client; 2],
+    next_cookie: u64,
+    node: Node,
+    file: DiskFile,
+}
+
+impl Attached {
+    fn new() -> Attached {
+        let file = DiskFile::new(SIZE_BYTES);
+        let node = Node::new(&file);
+        let (disk, server) = (Side::new(Box::new(Nothing)), Side::new(node.partner()));
+        let clients = [node.connect(), node.connect()];
+        let mut attached = Attached { disk, server, clients, next_cookie: 1, node, file };
+        attached.restart_disk();
+        // Both are connected before anything is lost.
+        assert_eq!([attached.flush(0), attached.flush(1)], [Ok(()); 2]);
+        attached
+    }
+
+    fn restart_disk(&mut self) {
+        self.disk.partner = Box::new(Nothing);
+        self.disk.partner = self.file.partner();
+        open_flows(self.disk.partner.as_mut());
+    }
+
+    /// The disk's host loses what was not flushed: it has another file.
+    fn lose_power(&mut self) {
+        let other = DiskFile::new(SIZE_BYTES);
+        std::fs::rename(&other.0, &self.file.0).unwrap();
+        self.restart_disk();
+    }
+
+    fn restart_server(&mut self) {
+        self.server.partner = Box::new(Nothing);
+        self.server.partner = self.node.partner();
+    }
+
+    fn turn(&mut self) {
+        self.clients.iter_mut().for_each(Client::turn);
+        self.server.pull();
+        self.disk.push_from(&mut self.server.to_other, 8);
+        self.disk.pull();
+        self.server.push_from(&mut self.disk.to_other, 8);
+    }
+
+    fn ask(&mut self, client: usize, command: Command, force: bool) -> Result<(), Failure> {
+        let (cookie, length) = (self.next_cookie, if command == Command::Flush { 0 } else { BLOCK_BYTES });
+        self.next_cookie += 1;
+        let request = Request { force, ..request(cookie, command, 0, length) };
+        self.clients[client].send_request(request, &vec![7; length as usize]);
+        loop {
+            self.turn();
+            if let Some((reply, _)) = self.clients[client].reply(|_| 0) {
+                assert_eq!(reply.cookie, cookie);
+                return reply.result;
+            }
+        }
+    }
+
+    fn write(&mut self, client: usize) {
+        assert_eq!(self.ask(client, Command::Write, false), Ok(()));
+    }
+
+    fn flush(&mut self, client: usize) -> Result<(), Failure> {
+        self.ask(client, Command::Flush, false)
+    }
+}
+
+#[test]
+fn a_loss_of_answered_writes_fails_one_flush_of_each_client() {
+    let mut attached = Attached::new();
+    attached.write(0);
+    attached.lose_power();
+    assert_eq!([attached.flush(0), attached.flush(0)], [Err(Failure::Device), Ok(())]);
+    attached.write(0);
+    assert_eq!(attached.ask(1, Command::Write, true), Err(Failure::Device));
+    assert_eq!(attached.ask(1, Command::Write, true), Ok(()));
+    assert_eq!(attached.flush(0), Ok(()));
+}
+
+#[test]
+fn restarts_of_processes_hide_no_loss_and_are_none() {
+    let mut attached = Attached::new();
+    attached.write(1);
+    attached.restart_disk();
+    attached.restart_server();
+    assert_eq!(attached.flush(1), Ok(()), "the page cache is still there");
+    attached.write(0);
+    attached.restart_server();
+    attached.write(0);
+    attached.lose_power();
+    attached.restart_server();
+    attached.write(0);
+    attached.restart_server();
+    assert_eq!([attached.flush(0), attached.flush(0)], [Err(Failure::Device), Ok(())]);
+    assert_eq!([attached.flush(1), attached.flush(1)], [Err(Failure::Device), Ok(())]);
+}
+
+#[test]
+fn flushed_and_forced_writes_are_not_lost() {
+    let mut attached = Attached::new();
+    attached.write(0);
+    assert_eq!(attached.flush(1), Ok(()));
+    assert_eq!(attached.ask(0, Command::Write, true), Ok(()));
+    attached.lose_power();
+    assert_eq!([attached.flush(0), attached.flush(1)], [Ok(()); 2]);
+}
+
 /// A server with a client that sends reads, and the file of its disk.
 struct Far {
     partner: Box<dyn Partner>,
@@ -464,7 +576,7 @@ impl Far {
             assert!(matches!(partner.pull(FlowKey::DEFAULT, Pull::Yours).unwrap(), Pulled::Nothing));
         }
         let geometry: Geometry = Properties::of(&node.opened.description).unwrap().geometry;
-        let described = FromDisk::Described { number, geometry };
+        let described = FromDisk::Described { number, geometry, instance: 0 };
         let message = Message::new(crate::stream::now(), Body::from(described.to_bytes()));
         assert!(matches!(partner.push(FlowKey::DEFAULT, message), Ok(Pushed::Taken)));
         for flow in [crate::flows::IN, crate::flows::OUT] {

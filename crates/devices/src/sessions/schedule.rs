@@ -20,7 +20,9 @@ use bytes::BytesMut;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use wire::formats::block::{Answer, Command, Failure, FromDisk, Geometry, REQUEST_BYTES, Request, ToDisk};
+use wire::formats::block::{
+    Answer, Command, Failure, FromDisk, Geometry, REQUEST_BYTES, Request, ToDisk, UNKNOWN_INSTANCE,
+};
 
 /// The most requests that have no answer, or whose answer was not pulled.
 const REQUESTS_MAX: usize = 1024;
@@ -247,7 +249,8 @@ impl Schedule {
             && !self.requests.values().any(|pending| pending.is_discarded)
         {
             self.is_beginning = false;
-            let described = FromDisk::Described { number, geometry: self.geometry };
+            let described =
+                FromDisk::Described { number, geometry: self.geometry, instance: UNKNOWN_INSTANCE };
             self.answers.push_back((Body::from(described.to_bytes()), 0));
         }
     }

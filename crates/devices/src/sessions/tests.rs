@@ -235,7 +235,7 @@ impl Model {
             let front = &bytes[..bytes.len().min(FromDisk::HEADER_BYTES_MAX)];
             match FromDisk::parse(front, bytes.len()).unwrap() {
                 FromDisk::Ready => panic!("a second beginning of the disk"),
-                FromDisk::Described { number, geometry: described } => {
+                FromDisk::Described { number, geometry: described, .. } => {
                     assert_eq!((self.beginning.take(), described), (Some(number), geometry()));
                 }
                 FromDisk::Answer(Answer { id, result }) => {

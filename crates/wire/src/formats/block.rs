@@ -15,7 +15,7 @@ pub const REQUEST_BYTES: usize = 22;
 pub const ANSWER_BYTES: usize = 11;
 
 /// The length of a message [`FromDisk::Described`].
-pub const DESCRIBED_BYTES: usize = 26;
+pub const DESCRIBED_BYTES: usize = 34;
 
 const READ: u8 = 0;
 const WRITE: u8 = 1;
@@ -41,6 +41,9 @@ const ALL_ABILITIES: u8 = 63;
 
 /// A disk has at most this many bytes: the largest offset of a file.
 pub const SIZE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// The instance of a disk that cannot tell whether it has lost writes.
+pub const UNKNOWN_INSTANCE: u64 = 0;
 
 /// The largest block that a disk may demand, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 64 << 10;
@@ -396,6 +399,8 @@ pub enum FromDisk {
         number: u64,
         /// The facts.
         geometry: Geometry,
+        /// Another number than before: writes that were answered and not flushed may be lost.
+        instance: u64,
     },
     /// The answer to a request.
     Answer(Answer),
@@ -413,7 +418,8 @@ impl FromDisk {
             READY => FromDisk::Ready,
             DESCRIBED => {
                 let number = reader.u64("number")?;
-                FromDisk::Described { number, geometry: Geometry::read(&mut reader)? }
+                let geometry = Geometry::read(&mut reader)?;
+                FromDisk::Described { number, geometry, instance: reader.u64("instance")? }
             }
             ANSWER => {
                 let data_bytes = length.saturating_sub(ANSWER_BYTES);
@@ -430,11 +436,11 @@ impl FromDisk {
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             FromDisk::Ready => vec![READY],
-            FromDisk::Described { number, geometry } => {
+            FromDisk::Described { number, geometry, instance } => {
                 let mut writer = Writer::new();
                 writer.u8(DESCRIBED).u64(*number);
                 geometry.write(&mut writer);
-                writer.finish()
+                writer.u64(*instance).finish()
             }
             FromDisk::Answer(answer) => answer.to_bytes().to_vec(),
         }
