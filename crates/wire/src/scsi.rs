@@ -16,6 +16,8 @@ pub const CHECK_CONDITION: u8 = 2;
 pub const BUSY: u8 = 8;
 /// The status of a command for which the target's queue has no room.
 pub const TASK_SET_FULL: u8 = 0x28;
+/// The status of a command that the target has stopped, because another initiator has reset the unit.
+pub const TASK_ABORTED: u8 = 0x40;
 
 const TEST_UNIT_READY: u8 = 0;
 const INQUIRY: u8 = 0x12;

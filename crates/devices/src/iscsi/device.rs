@@ -97,7 +97,7 @@ fn ask(stream: &mut TcpStream, mut session: IscsiSession, timeout: Duration) -> 
         };
         input.resize(length, 0);
         stream.read_exact(&mut input)?;
-        session.handle_header(&input, &mut output).map_err(io::Error::other)?;
+        session.handle_header(&input, &mut output).map_err(|ended| io::Error::other(ended.reason))?;
     }
 }
 

@@ -7,11 +7,12 @@
 //! | open | [`Session::end`] | the target closes the connection |
 //!
 //! An order that the target has no room for waits in the session: beyond its window of command numbers, or after it said that it is busy.
-//! A status that says that the unit has changed, or that the target has stopped the command, ends the session; another session gets
-//! the order then, and looks at the unit first.
+//! A status that says that the unit has changed, is not ready, or that the target has stopped the command, ends the session; another
+//! session gets the order then, and looks at the unit first. The schedule counts these ends for the order, except for a change of the
+//! unit: each session reports it once.
 
 use super::greeting::Greeting;
-use crate::sessions::{Expected, Order, Reply, Session};
+use crate::sessions::{Ended, Expected, Order, Reply, Session};
 use buffers::Body;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -230,7 +231,7 @@ impl IscsiSession {
     }
 
     /// Handles a header. Its data segment may be the data of an order.
-    fn handle_front(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, String> {
+    fn handle_front(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, Ended> {
         let header: &[u8; HEADER_BYTES] =
             header.try_into().map_err(|_| "a header of another length".to_string())?;
         let received =
@@ -262,12 +263,14 @@ impl IscsiSession {
         status: Option<Status>,
         data_bytes: usize,
         output: &mut Body,
-    ) -> Result<Option<Reply>, String> {
+    ) -> Result<Option<Reply>, Ended> {
         let task = self.tasks.get_mut(&tag).filter(|task| task.order.command == Command::Read);
         let task = task.ok_or_else(|| format!("the target sends data for {tag}, which is no read"))?;
         let left = task.order.length - task.done_bytes;
         if offset != task.done_bytes || data_bytes as u64 > u64::from(left) {
-            return Err(format!("the target sends {data_bytes} bytes at {offset}, where {left} are left"));
+            return Err(
+                format!("the target sends {data_bytes} bytes at {offset}, where {left} are left").into()
+            );
         }
         task.status = status;
         if data_bytes > 0 {
@@ -286,37 +289,41 @@ impl IscsiSession {
         kind: FromTarget,
         segment: &[u8],
         output: &mut Body,
-    ) -> Result<Option<Reply>, String> {
+    ) -> Result<Option<Reply>, Ended> {
         if let FromTarget::Ping { lun, transfer_tag } = kind {
-            return self.handle_ping(lun, transfer_tag, output).map(|()| None);
+            self.handle_ping(lun, transfer_tag, output)?;
+            return Ok(None);
         }
-        match (&mut self.phase, kind) {
+        let reason = match (&mut self.phase, kind) {
             (Phase::Login { .. }, FromTarget::Login { is_final, continues, status }) => {
                 self.handle_login(is_final, continues, status, segment, output)?;
-                Ok(None)
+                return Ok(None);
             }
             (Phase::Greeting(greeting), FromTarget::Data { offset, status, .. }) => {
                 greeting.handle_data(offset, segment)?;
-                match status {
-                    Some(status) => self.handle_answer(Some(status), &[], output).map(|()| None),
-                    None => Ok(None),
+                if status.is_some() {
+                    self.handle_answer(status, &[], output)?;
                 }
+                return Ok(None);
             }
             (Phase::Greeting(_), FromTarget::Response { status, .. }) => {
-                self.handle_answer(status, segment, output).map(|()| None)
+                self.handle_answer(status, segment, output)?;
+                return Ok(None);
             }
             (Phase::Open, FromTarget::Response { tag, status }) => {
-                self.complete(tag, status, segment, output)
+                return self.complete(tag, status, segment, output);
             }
             (Phase::Open, FromTarget::Ready { tag, transfer_tag, offset, length }) => {
-                self.handle_ready(tag, transfer_tag, offset, length, output).map(|()| None)
+                self.handle_ready(tag, transfer_tag, offset, length, output)?;
+                return Ok(None);
             }
-            (_, FromTarget::Event(UNIT_EVENT)) => Ok(None),
-            (_, FromTarget::Event(event)) => Err(format!("the target ends the session (event {event})")),
-            (_, FromTarget::Reject(reason)) => Err(format!("the target rejects a request (reason {reason})")),
-            (_, FromTarget::Logout) => Err("the target has ended the session".into()),
-            (_, kind) => Err(format!("the target violates the protocol with {kind:?}")),
-        }
+            (_, FromTarget::Event(UNIT_EVENT)) => return Ok(None),
+            (_, FromTarget::Event(event)) => format!("the target ends the session (event {event})"),
+            (_, FromTarget::Reject(reason)) => format!("the target rejects a request (reason {reason})"),
+            (_, FromTarget::Logout) => "the target has ended the session".into(),
+            (_, kind) => format!("the target violates the protocol with {kind:?}"),
+        };
+        Err(reason.into())
     }
 
     fn handle_ping(&mut self, lun: u64, transfer_tag: u32, output: &mut Body) -> Result<(), String> {
@@ -420,13 +427,14 @@ impl IscsiSession {
         status: Option<Status>,
         segment: &[u8],
         output: &mut Body,
-    ) -> Result<Option<Reply>, String> {
+    ) -> Result<Option<Reply>, Ended> {
         let task = self
             .tasks
             .remove(&tag)
             .ok_or_else(|| format!("the target replies to {tag}, which was not asked"))?;
         let Order { tag, command, length, .. } = task.order;
         let moves = matches!(command, Command::Read | Command::Write);
+        let ends = |reason: &str| Err(Ended { reason: reason.into(), order: Some(tag) });
         let result = match status.map(|status| status.code) {
             Some(scsi::GOOD) if moves && task.done_bytes != length => Err(Failure::Device),
             Some(scsi::GOOD) if status.is_some_and(|status| status.has_residual) => Err(Failure::Device),
@@ -434,12 +442,17 @@ impl IscsiSession {
                 self.tasks_max = self.tasks_max.saturating_add(1);
                 Ok(())
             }
-            Some(scsi::BUSY | scsi::TASK_SET_FULL) => return self.handle_busy(task, output).map(|()| None),
+            Some(scsi::BUSY | scsi::TASK_SET_FULL) => {
+                self.handle_busy(task, output)?;
+                return Ok(None);
+            }
             Some(scsi::CHECK_CONDITION) => {
                 let sense = iscsi::sense(segment).and_then(Sense::parse);
-                failure(command, sense)?
+                failure(&task.order, sense)?
             }
-            _ => Err(Failure::Device),
+            Some(scsi::TASK_ABORTED) => return ends("another initiator has reset the unit"),
+            Some(_) => Err(Failure::Device),
+            None => return ends("the target has failed to execute a command"),
         };
         self.put_waiting(output);
         Ok(Some(Reply { tag, result }))
@@ -458,14 +471,16 @@ impl IscsiSession {
 }
 
 /// Returns the result of an order with this sense. An error ends the session: another one gets the order.
-fn failure(command: Command, sense: Option<Sense>) -> Result<Result<(), Failure>, String> {
+fn failure(order: &Order, sense: Option<Sense>) -> Result<Result<(), Failure>, Ended> {
     let Some(sense) = sense else { return Ok(Err(Failure::Device)) };
+    let ends = |order| Err(Ended { reason: format!("the target reports: {sense}"), order });
     Ok(Err(match (sense.key, sense.code.0) {
-        (SenseKey::UnitAttention | SenseKey::NotReady | SenseKey::Aborted, _) => {
-            return Err(format!("the target reports: {sense}"));
-        }
+        (SenseKey::UnitAttention, _) => return ends(None),
+        (SenseKey::NotReady | SenseKey::Aborted, _) => return ends(Some(order.tag)),
         // Such a disk has no cache, as Linux assumes as well.
-        (SenseKey::IllegalRequest, Sense::UNKNOWN_COMMAND) if command == Command::Flush => return Ok(Ok(())),
+        (SenseKey::IllegalRequest, Sense::UNKNOWN_COMMAND) if order.command == Command::Flush => {
+            return Ok(Ok(()));
+        }
         (SenseKey::IllegalRequest, Sense::OUT_OF_RANGE) => Failure::Invalid,
         (SenseKey::IllegalRequest, _) => Failure::Unsupported,
         (SenseKey::DataProtect, Sense::WRITE_PROTECTED) if sense.code.1 == 7 => Failure::NoSpace,
@@ -509,7 +524,7 @@ impl Session for IscsiSession {
         }
     }
 
-    fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, String> {
+    fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, Ended> {
         match std::mem::replace(&mut self.next, Next::Header) {
             Next::Header => self.handle_front(header, output),
             Next::Segment(received) => {
@@ -517,11 +532,11 @@ impl Session for IscsiSession {
                 self.handle(received.kind, segment, output)
             }
             Next::Padding(_) => Ok(None),
-            Next::Data { .. } => Err("data where a header was expected".into()),
+            Next::Data { .. } => Err("data where a header was expected".to_string().into()),
         }
     }
 
-    fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, String> {
+    fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, Ended> {
         let Next::Data { tag, left, padding } = self.next else { return Ok(None) };
         let left = left.saturating_sub(length);
         let Some(task) = self.tasks.get_mut(&tag) else { return Ok(None) };

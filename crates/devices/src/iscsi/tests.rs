@@ -2,7 +2,7 @@
 
 use super::device::Address;
 use super::session::{IscsiSession, Unit};
-use crate::sessions::{CHUNK_BYTES, Expected, Order, Reply, Session};
+use crate::sessions::{CHUNK_BYTES, Ended, Expected, Order, Reply, Session};
 use buffers::Body;
 use contract::Role;
 use proptest::prelude::*;
@@ -327,7 +327,7 @@ impl Pair {
         self.to_target.extend_from_slice(&output.into_bytes());
     }
 
-    fn receive(&mut self) -> Result<bool, String> {
+    fn receive(&mut self) -> Result<bool, Ended> {
         let mut output = Body::new();
         let available = std::mem::take(&mut self.target.output);
         let (reply, used) = match self.session.expected() {
@@ -353,7 +353,7 @@ impl Pair {
         Ok(true)
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn settle(&mut self) -> Result<(), Ended> {
         loop {
             let mut works = false;
             while let Some(used) = self.target.take(&self.to_target) {
@@ -403,7 +403,7 @@ fn another_disk_is_refused() {
     let mut output = Body::new();
     pair.session.begin(&mut output);
     pair.to_target = output.into_bytes().to_vec();
-    let error = pair.settle().unwrap_err();
+    let error = pair.settle().unwrap_err().reason;
     assert!(error.contains("another one than before: it had 512 bytes, and has 1048576"), "{error}");
 }
 
@@ -421,7 +421,7 @@ fn header(code: u8, fields: &[(usize, &[u8])]) -> [u8; 48] {
 #[test]
 fn a_target_that_violates_the_protocol_or_refuses_is_explained() {
     let is_refused = |pair: &mut Pair, header: [u8; 48], says: &str| {
-        let error = pair.session.handle_header(&header, &mut Body::new()).unwrap_err();
+        let error = pair.session.handle_header(&header, &mut Body::new()).unwrap_err().reason;
         assert!(error.contains(says), "{error}");
     };
     let mut fresh = Pair::new(TERMS);
@@ -475,8 +475,27 @@ fn a_failure_has_its_reason_and_an_event_ends_the_session() {
     assert_eq!(reply(sense(7, 0x27, 7), Command::Write, 4096), fails(Failure::NoSpace));
     assert_eq!(reply(sense(5, 0x21, 0), Command::Read, 4096), fails(Failure::Invalid));
     assert_eq!(reply(sense(5, 0x20, 0), Command::Flush, 0), Ok(Some(Reply { tag: 9, result: Ok(()) })));
-    let error = reply(sense(6, 0x29, 0), Command::Write, 4096).unwrap_err();
-    assert!(error.contains("unit attention, code 29/00"), "{error}");
+    // Each session reports an event once; the other reasons may come for the same order again and again.
+    for (key, code, order, says) in [
+        (6, (0x29, 0), None, "unit attention, code 29/00"),
+        (2, (8, 0), Some(9), "not ready, code 08/00"),
+        (0xb, (0x47, 0), Some(9), "aborted command, code 47/00"),
+    ] {
+        let ended = reply(sense(key, code.0, code.1), Command::Write, 4096).unwrap_err();
+        assert!(ended.reason.contains(says) && ended.order == order, "{ended:?}");
+    }
+}
+
+#[test]
+fn a_command_that_the_target_stops_or_cannot_execute_goes_to_another_session() {
+    for (response, status, says) in [(0, 0x40, "reset the unit"), (1, 0, "failed to execute")] {
+        let mut pair = Pair::opened(TERMS);
+        pair.submit(9, Command::Write, 0, 4096, &[0; 4096]);
+        let front =
+            header(0x21, &[(1, &[0x80]), (2, &[response]), (3, &[status]), (16, &7_u32.to_be_bytes())]);
+        let ended = pair.session.handle_header(&front, &mut Body::new()).unwrap_err();
+        assert!(ended.reason.contains(says) && ended.order == Some(9), "{ended:?}");
+    }
 }
 
 #[test]

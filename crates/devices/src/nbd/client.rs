@@ -1,6 +1,6 @@
 //! A session with an NBD server: the client's side of `crates/wire/src/nbd.rs`, with the negotiation on a blocking connection.
 
-use crate::sessions::{Expected, Order, Reply, Session};
+use crate::sessions::{Ended, Expected, Order, Reply, Session};
 use bytes::Bytes;
 use contract::Body;
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl Session for NbdSession {
         }
     }
 
-    fn handle_header(&mut self, header: &[u8], _: &mut Body) -> Result<Option<Reply>, String> {
+    fn handle_header(&mut self, header: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
         let header = header.try_into().map_err(|_| "a reply of another length".to_string())?;
         let nbd::Reply { cookie, result } = nbd::Reply::parse(header)
             .map_err(|error| format!("the server violates the protocol: {error}"))?;
@@ -106,7 +106,7 @@ impl Session for NbdSession {
         }
     }
 
-    fn handle_data(&mut self, length: u32, _: &mut Body) -> Result<Option<Reply>, String> {
+    fn handle_data(&mut self, length: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
         let Some((tag, left)) = self.data.take() else { return Ok(None) };
         match left.saturating_sub(length) {
             0 => Ok(Some(Reply { tag, result: Ok(()) })),

@@ -1,7 +1,7 @@
 //! The socket of a session.
 
 use super::schedule::{Assigned, Schedule};
-use super::{Expected, Reply, Session};
+use super::{Ended, Expected, Reply, Session};
 use buffers::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -25,8 +25,8 @@ pub(super) enum Loss {
     Closed(String),
     /// The network, or this host, has given up. The server may not know.
     Failed(String),
-    /// The server violates the protocol, or ends.
-    Refused(String),
+    /// The server violates the protocol, or ends. `order`: the one whose status says so.
+    Refused { reason: String, order: Option<u64> },
 }
 
 impl Loss {
@@ -39,8 +39,13 @@ impl Loss {
 
     pub(super) fn reason(&self) -> &str {
         match self {
-            Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused(reason) => reason,
+            Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused { reason, .. } => reason,
         }
+    }
+
+    /// Returns the order that the server has refused with it.
+    pub(super) fn order(&self) -> Option<u64> {
+        if let Loss::Refused { order, .. } = self { *order } else { None }
     }
 }
 
@@ -207,15 +212,17 @@ impl Connection {
 
     fn handle(
         &mut self,
-        reply: Result<Option<Reply>, String>,
+        reply: Result<Option<Reply>, Ended>,
         output: &Body,
         schedule: &mut Schedule,
     ) -> Result<(), Loss> {
         self.output.extend(output.shares());
-        match reply.map_err(Loss::Refused)? {
+        match reply.map_err(|Ended { reason, order }| Loss::Refused { reason, order })? {
             None => Ok(()),
             // Another session, or a later one, can do it.
-            Some(Reply { result: Err(Failure::Gone), .. }) => Err(Loss::Refused("the server ends".into())),
+            Some(Reply { result: Err(Failure::Gone), .. }) => {
+                Err(Loss::Refused { reason: "the server ends".into(), order: None })
+            }
             Some(Reply { tag, result }) => {
                 self.has_replied = true;
                 schedule.handle_reply(self.name, tag, result).then_some(()).ok_or_else(|| unknown(tag))
@@ -225,5 +232,5 @@ impl Connection {
 }
 
 fn unknown(tag: u64) -> Loss {
-    Loss::Refused(format!("the server replies to {tag}, which was not asked"))
+    Loss::Refused { reason: format!("the server replies to {tag}, which was not asked"), order: None }
 }

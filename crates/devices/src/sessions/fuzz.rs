@@ -33,8 +33,8 @@ pub(crate) fn replies(session: Box<dyn Session>, bytes: &[u8]) {
     // A full socket takes a part of the bytes.
     let _ = theirs.write(bytes);
     drop(theirs);
-    if connection.receive(&mut schedule).is_err() {
-        let _ = schedule.handle_lost(1);
+    if let Err(loss) = connection.receive(&mut schedule) {
+        let _ = schedule.handle_lost(1, loss.order());
     }
     while schedule.take_answer().is_some() {}
 }

@@ -25,7 +25,7 @@
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
-//! to the same blocks waits until the session is gone.
+//! to the same blocks waits until the session is gone. An order whose own status has ended [`schedule::REFUSALS_MAX`] sessions fails.
 //!
 //! Each session has a slot: the lowest number that no open session has. A protocol may name its sessions by their slots, so that the
 //! next session of a slot ends a lost one at the server ([`Session::replaces_earlier`]).
@@ -94,6 +94,21 @@ pub(crate) struct Reply {
     pub(crate) result: Result<(), Failure>,
 }
 
+/// The end of a session: how the server violates the protocol, or why it ends the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The reason.
+    pub(crate) reason: String,
+    /// The tag of the order whose status ends the session. Others can do it, or the order fails in the end.
+    pub(crate) order: Option<u64>,
+}
+
+impl From<String> for Ended {
+    fn from(reason: String) -> Ended {
+        Ended { reason, order: None }
+    }
+}
+
 /// The protocol of one session with a disk server. Sans-IO.
 pub(crate) trait Session: Send {
     /// Appends the bytes with which the session begins.
@@ -120,12 +135,11 @@ pub(crate) trait Session: Send {
     /// Returns the bytes that it expects next.
     fn expected(&self) -> Expected;
 
-    /// Handles the header that it expects, and appends the bytes that follow from it. An error says how the server violates the
-    /// protocol, or why the session ends.
-    fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, String>;
+    /// Handles the header that it expects, and appends the bytes that follow from it.
+    fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, Ended>;
 
     /// Handles that `length` bytes of the data that it expects have been stored; otherwise as [`Session::handle_header`].
-    fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, String>;
+    fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, Ended>;
 
     /// Handles that all its bytes were sent.
     fn handle_sent(&mut self) {}

@@ -274,7 +274,7 @@ impl DiskPartner {
             self.demand.handle_unused(self.connections.len() as u32, now());
         }
         self.note(format!("a session with {} is lost: {}", self.disk.name, loss.reason()));
-        if !self.schedule.handle_lost(name) {
+        if !self.schedule.handle_lost(name, loss.order()) {
             let _ = shutdown(&socket, Shutdown::Both);
             return;
         }
@@ -284,8 +284,8 @@ impl DiskPartner {
                 let _ = shutdown(&socket, Shutdown::Both);
                 self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE) });
             }
-            Loss::Refused(_) if self.watch(name, slot, socket).is_ok() => {}
-            Loss::Refused(_) | Loss::Failed(_) => {
+            Loss::Refused { .. } if self.watch(name, slot, socket).is_ok() => {}
+            Loss::Refused { .. } | Loss::Failed(_) => {
                 self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE_UNKNOWN) });
             }
         }

@@ -8,6 +8,7 @@
 //! | held: it changes blocks that a lost session may still write | the session is gone | ready |
 //! | ready | a session has room for a chunk | running |
 //! | running | the session of a chunk is lost | ready, with this chunk |
+//! | running | the session of a chunk is lost by the status of this chunk, for the last of [`REFUSALS_MAX`] times | the chunk has failed |
 //! | running | all chunks have their replies | done: the answer is in the queue |
 //! | any, `discarded` | the application's side has restarted | done without an answer, as soon as no chunk runs |
 //!
@@ -28,6 +29,8 @@ use wire::formats::block::{
 const REQUESTS_MAX: usize = 1024;
 /// The most data of these requests, in bytes. It covers 1 Gbit/s at a round trip of 500 ms.
 const DATA_BYTES_MAX: u64 = 64 << 20;
+/// The sessions that the status of one chunk may end. A target that never gets ready for it would end all sessions for good.
+pub(super) const REFUSALS_MAX: u32 = 5;
 /// The fewest bytes that a session may have in progress before another one must take the next chunk.
 const SHARE_BYTES_MIN: u64 = 2 * CHUNK_BYTES as u64;
 
@@ -49,6 +52,8 @@ struct Part {
     /// The place of the data of a read. That of the first part begins with the header of the answer.
     room: BytesMut,
     header_bytes: usize,
+    /// Sessions that its status has ended.
+    refusals: u32,
 }
 
 impl Part {
@@ -316,7 +321,8 @@ impl Schedule {
                 Command::Write => data.split_off_front(length).unwrap_or_default(),
                 _ => Body::new(),
             };
-            parts.push(Part { state: PartState::Waiting, range: start..end, data, room, header_bytes });
+            let state = PartState::Waiting;
+            parts.push(Part { state, range: start..end, data, room, header_bytes, refusals: 0 });
             start = end;
             if start >= range.end {
                 return parts;
@@ -448,29 +454,36 @@ impl Schedule {
     pub(super) fn handle_reply(&mut self, session: u64, tag: u64, result: Result<(), Failure>) -> bool {
         let Some(orders) = self.sessions.get_mut(&session) else { return false };
         let Some((number, index)) = orders.running.remove(&tag) else { return false };
-        let Some(pending) = self.requests.get_mut(&number) else { return false };
-        let Some(part) = pending.parts.get_mut(index) else { return false };
+        let Some(pending) = self.requests.get(&number) else { return false };
+        let Some(part) = pending.parts.get(index) else { return false };
         if data_bytes(&pending.request) > 0 {
-            let bytes = part.length();
-            orders.bytes -= bytes;
-            self.outstanding_bytes -= bytes;
-            self.done_bytes += bytes;
+            orders.bytes -= part.length();
+        }
+        self.finish_part(number, index, result);
+        true
+    }
+
+    fn finish_part(&mut self, number: u64, index: usize, result: Result<(), Failure>) {
+        let Some(pending) = self.requests.get_mut(&number) else { return };
+        let Some(part) = pending.parts.get_mut(index) else { return };
+        if data_bytes(&pending.request) > 0 {
+            self.outstanding_bytes -= part.length();
+            self.done_bytes += part.length();
         }
         (part.state, part.data) = (PartState::Done, Body::new());
         pending.parts_left -= 1;
         pending.failure = pending.failure.or(result.err());
         self.finish(number);
-        true
     }
 
-    /// Handles the loss of a session: other sessions get its orders. Returns whether it may still change blocks; then
-    /// [`Schedule::handle_gone`] has to follow.
+    /// Handles the loss of a session: other sessions get its orders. `refused`: the tag of the order whose status has ended it. Returns
+    /// whether it may still change blocks; then [`Schedule::handle_gone`] has to follow.
     #[must_use]
-    pub(super) fn handle_lost(&mut self, session: u64) -> bool {
+    pub(super) fn handle_lost(&mut self, session: u64, refused: Option<u64>) -> bool {
         let Some(orders) = self.sessions.remove(&session) else { return false };
-        let mut unsure = Vec::new();
+        let (mut unsure, mut failed) = (Vec::new(), None);
         // The last one first: each goes to the front.
-        for (number, index) in orders.running.into_values().rev() {
+        for (tag, (number, index)) in orders.running.into_iter().rev() {
             let Some(pending) = self.requests.get_mut(&number) else { continue };
             let part = &mut pending.parts[index];
             part.state = PartState::Waiting;
@@ -478,8 +491,10 @@ impl Schedule {
             if pending.request.command.changes_data() {
                 unsure.push(part.range.clone());
             }
+            part.refusals += u32::from(refused == Some(tag));
             match pending.is_discarded {
                 true => self.discard(number),
+                false if part.refusals == REFUSALS_MAX => failed = Some((number, index)),
                 false => {
                     self.ready.push_front((number, index));
                     self.reissued += 1;
@@ -489,6 +504,10 @@ impl Schedule {
         let is_unsure = !unsure.is_empty();
         if is_unsure {
             self.lost.insert(session, Unsure::These(unsure));
+        }
+        // Later writes to the same blocks wait for the lost session.
+        if let Some((number, index)) = failed {
+            self.finish_part(number, index, Err(Failure::Device));
         }
         is_unsure
     }

@@ -6,7 +6,9 @@ use super::schedule::{Assigned, Schedule};
 use buffers::Body;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use wire::formats::block::{ANSWER_BYTES, Abilities, Answer, Command, FromDisk, Geometry, Request, ToDisk};
+use wire::formats::block::{
+    ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk,
+};
 
 const BLOCK_BYTES: usize = 512;
 const BLOCKS: usize = 24;
@@ -198,7 +200,7 @@ impl Model {
     fn break_session(&mut self, session: u64) {
         self.breaks += 1;
         let orders = self.sessions.remove(&session).unwrap();
-        let is_unsure = self.schedule.handle_lost(session);
+        let is_unsure = self.schedule.handle_lost(session, None);
         let late: Vec<_> = orders.into_iter().filter(|held| held.order.command.changes_data()).collect();
         assert_eq!(is_unsure, !late.is_empty());
         if is_unsure {
@@ -384,6 +386,35 @@ fn a_session_of_an_earlier_process_holds_back_all_writes_and_no_reads() {
     assert!(schedule.assign().is_none(), "a copy of the write may be on its way");
     schedule.handle_gone(7);
     assert_eq!(schedule.assign().map(|assigned| assigned.order.command), Some(Command::Zeroes));
+}
+
+#[test]
+fn an_order_fails_whose_status_ends_session_after_session() {
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
+    let begin = ToDisk::Begin { number: 1 };
+    schedule.accept(begin, Body::from(begin.to_bytes()));
+    while schedule.take_answer().is_some() {}
+    for id in [1, 2] {
+        let (command, length) = (Command::Zeroes, 512);
+        let request = Request { id, command, force: false, keep_space: false, offset: 0, length };
+        schedule.accept(ToDisk::Request(request), Body::from(request.to_bytes().to_vec()));
+    }
+    // Losses of the connection are not counted.
+    for session in 0..20 {
+        schedule.open(session);
+        let tag = schedule.assign().unwrap().order.tag;
+        assert!(schedule.handle_lost(session, (session >= 15).then_some(tag)));
+        assert_eq!(schedule.has_answer(), session == 19);
+        if session < 19 {
+            schedule.handle_gone(session);
+        }
+    }
+    let answer = Answer { id: 1, result: Err(Failure::Device) };
+    assert_eq!(schedule.take_answer().unwrap().into_bytes()[..], answer.to_bytes());
+    schedule.open(20);
+    assert!(schedule.assign().is_none(), "the first write may still be on its way");
+    schedule.handle_gone(19);
+    assert!(schedule.assign().is_some());
 }
 
 #[test]
