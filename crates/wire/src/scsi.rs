@@ -24,7 +24,7 @@ const INQUIRY: u8 = 0x12;
 const MODE_SENSE_6: u8 = 0x1a;
 const READ_16: u8 = 0x88;
 const WRITE_16: u8 = 0x8a;
-const SYNCHRONIZE_CACHE_16: u8 = 0x91;
+const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const SERVICE_ACTION_IN_16: u8 = 0x9e;
 const READ_CAPACITY_16: u8 = 0x10;
 
@@ -35,6 +35,10 @@ const PAGE_OF_LIMITS: u8 = 0xb0;
 /// The mode page with the facts about the cache.
 const MODE_PAGE_CACHE: u8 = 8;
 const FORCE_UNIT_ACCESS: u8 = 8;
+/// Mode parameters: a header, whose last byte is the length of the block descriptors behind it; then the page.
+const MODE_HEADER_BYTES: usize = 4;
+const MODE_PAGE_CODE: u8 = 0x7f;
+const WRITE_CACHE_ENABLED: u8 = 4;
 
 /// A command descriptor block.
 pub type Cdb = [u8; CDB_BYTES];
@@ -81,9 +85,9 @@ pub fn write(block: u64, blocks: u32, force: bool) -> Cdb {
     transfer(WRITE_16, if force { FORCE_UNIT_ACCESS } else { 0 }, block, blocks)
 }
 
-/// Makes all blocks durable whose writes have their status.
+/// Makes all blocks durable whose writes have their status. The form with 10 bytes is the older one, which every target with a cache knows.
 pub fn synchronize_cache() -> Cdb {
-    cdb(&[SYNCHRONIZE_CACHE_16])
+    cdb(&[SYNCHRONIZE_CACHE_10])
 }
 
 fn transfer(code: u8, flags: u8, block: u64, blocks: u32) -> Cdb {
@@ -155,19 +159,25 @@ impl Capacity {
 }
 
 /// The answer to [`mode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mode {
     /// The unit refuses writes.
     pub is_read_only: bool,
     /// It accepts writes with `force`.
     pub can_force: bool,
+    /// It says that it has no cache for writes.
+    pub writes_through: bool,
 }
 
 impl Mode {
     /// Parses the answer.
     pub fn parse(bytes: &[u8]) -> Result<Mode, WireError> {
         let [_, _, flags] = Reader::new(bytes).array("mode parameters")?;
-        Ok(Mode { is_read_only: flags & 0x80 != 0, can_force: flags & 0x10 != 0 })
+        let descriptors = bytes.get(3).map_or(0, |length| usize::from(*length));
+        let page = bytes.get(MODE_HEADER_BYTES + descriptors..).unwrap_or_default();
+        let writes_through = matches!(page, [code, _, cache, ..]
+            if code & MODE_PAGE_CODE == MODE_PAGE_CACHE && cache & WRITE_CACHE_ENABLED == 0);
+        Ok(Mode { is_read_only: flags & 0x80 != 0, can_force: flags & 0x10 != 0, writes_through })
     }
 }
 

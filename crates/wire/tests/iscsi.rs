@@ -163,7 +163,7 @@ fn units_and_lengths_have_their_fields() {
 
 #[test]
 fn commands_and_answers_of_a_disk() {
-    assert_eq!(scsi::synchronize_cache()[..2], [0x91, 0]);
+    assert_eq!(scsi::synchronize_cache(), [&[0x35][..], &[0; 15]].concat()[..]);
     assert_eq!(scsi::inquiry()[..5], [0x12, 0, 0, 0, 252]);
     assert_eq!(scsi::limits()[..5], [0x12, 1, 0xb0, 0, 252]);
     assert_eq!(scsi::mode()[..5], [0x1a, 0, 8, 0, 252]);
@@ -174,7 +174,16 @@ fn commands_and_answers_of_a_disk() {
     assert_eq!(Capacity::parse(&bytes), Ok(expected));
     assert!(Capacity::parse(&[0xff; 14]).is_err());
     assert_eq!(Inquiry::parse(&[0x7f]), Ok(Inquiry { exists: false, device_type: 0x1f }));
-    assert_eq!(Mode::parse(&[3, 0, 0x90, 0]), Ok(Mode { is_read_only: true, can_force: true }));
+    for (page, writes_through) in [
+        (&[0, 8, 10, 0][..], true),
+        (&[0, 0x88, 10, 4], false),
+        (&[8, 1, 2, 3, 4, 5, 6, 7, 8, 8, 10, 1], true),
+        (&[0, 10, 10, 0], false),
+        (&[0], false),
+    ] {
+        let mode = Mode { is_read_only: true, can_force: true, writes_through };
+        assert_eq!(Mode::parse(&[&[3, 0, 0x90], page].concat()), Ok(mode), "{page:?}");
+    }
     assert!(scsi::has_limits(&[0, 0, 0, 2, 0, 0xb0]) && !scsi::has_limits(&[0, 0, 0, 1, 0, 0xb0]));
     assert_eq!(scsi::transfer_blocks_max(&[0, 0xb0, 0, 60, 0, 0, 0, 0, 0, 0, 1, 0]), Some(256));
     assert_eq!(scsi::transfer_blocks_max(&[0; 12]), None);

@@ -5,7 +5,7 @@
 //! | ready? | again after each event of the past ("unit attention"), [`EVENTS_MAX`] times |
 //! | what is it? | a disk, or an error |
 //! | capacity | the number and the length of the blocks |
-//! | mode | read-only, force unit access; without an answer neither |
+//! | mode | read-only, force unit access, no cache for writes; without an answer none of them |
 //! | pages | whether it has the page of limits; without an answer no |
 //! | limits | the longest transfer |
 
@@ -53,6 +53,11 @@ impl Greeting {
             Question::Pages => scsi::pages(),
             Question::Limits => scsi::limits(),
         }
+    }
+
+    /// Returns whether the unit has said that it has no cache for writes.
+    pub(super) fn writes_through(&self) -> bool {
+        self.mode.is_some_and(|mode| mode.writes_through)
     }
 
     /// Returns the most data of its answer.
@@ -142,7 +147,7 @@ impl Greeting {
         let preferred_bytes = physical.clamp(PREFERRED_BYTES, PREFERRED_BYTES_MAX).max(block_bytes);
         let size_bytes =
             blocks.checked_mul(block_bytes.into()).ok_or("the disk is larger than 2^64 bytes")?;
-        let mode = self.mode.unwrap_or(Mode { is_read_only: false, can_force: false });
+        let mode = self.mode.unwrap_or_default();
         let abilities = Abilities {
             read_only: mode.is_read_only,
             flush: true,

@@ -86,6 +86,8 @@ pub(super) struct IscsiSession {
     known: Option<Geometry>,
     /// Those that it has.
     geometry: Option<Geometry>,
+    /// It has no cache for writes.
+    writes_through: bool,
     agreed: Agreed,
     phase: Phase,
     next: Next,
@@ -110,6 +112,7 @@ impl IscsiSession {
             isid,
             known,
             geometry: None,
+            writes_through: false,
             agreed: Agreed::default(),
             phase: Phase::Login { text: Vec::new(), rounds: 0 },
             next: Next::Header,
@@ -379,7 +382,9 @@ impl IscsiSession {
     ) -> Result<(), String> {
         let Phase::Greeting(greeting) = &mut self.phase else { return Ok(()) };
         let status = status.ok_or("the target does not execute commands")?;
-        match greeting.handle_end(status.code, iscsi::sense(segment).and_then(Sense::parse))? {
+        let end = greeting.handle_end(status.code, iscsi::sense(segment).and_then(Sense::parse))?;
+        self.writes_through = greeting.writes_through();
+        match end {
             None => self.put_question(output),
             Some(geometry) => {
                 if let Some(known) = self.known.filter(|known| *known != geometry) {
@@ -448,7 +453,7 @@ impl IscsiSession {
             }
             Some(scsi::CHECK_CONDITION) => {
                 let sense = iscsi::sense(segment).and_then(Sense::parse);
-                failure(&task.order, sense)?
+                failure(&task.order, sense, self.writes_through)?
             }
             Some(scsi::TASK_ABORTED) => return ends("another initiator has reset the unit"),
             Some(_) => Err(Failure::Device),
@@ -471,16 +476,14 @@ impl IscsiSession {
 }
 
 /// Returns the result of an order with this sense. An error ends the session: another one gets the order.
-fn failure(order: &Order, sense: Option<Sense>) -> Result<Result<(), Failure>, Ended> {
+fn failure(order: &Order, sense: Option<Sense>, writes_through: bool) -> Result<Result<(), Failure>, Ended> {
     let Some(sense) = sense else { return Ok(Err(Failure::Device)) };
     let ends = |order| Err(Ended { reason: format!("the target reports: {sense}"), order });
+    let needs_no_flush = order.command == Command::Flush && writes_through;
     Ok(Err(match (sense.key, sense.code.0) {
         (SenseKey::UnitAttention, _) => return ends(None),
         (SenseKey::NotReady | SenseKey::Aborted, _) => return ends(Some(order.tag)),
-        // Such a disk has no cache, as Linux assumes as well.
-        (SenseKey::IllegalRequest, Sense::UNKNOWN_COMMAND) if order.command == Command::Flush => {
-            return Ok(Ok(()));
-        }
+        (SenseKey::IllegalRequest, Sense::UNKNOWN_COMMAND) if needs_no_flush => return Ok(Ok(())),
         (SenseKey::IllegalRequest, Sense::OUT_OF_RANGE) => Failure::Invalid,
         (SenseKey::IllegalRequest, _) => Failure::Unsupported,
         (SenseKey::DataProtect, Sense::WRITE_PROTECTED) if sense.code.1 == 7 => Failure::NoSpace,

@@ -32,7 +32,12 @@ struct Terms {
     events: u32,
     /// The login has a second round.
     asks_back: bool,
+    /// The page of the modes that says whether the unit has a cache.
+    cache_page: &'static [u8],
 }
+
+const NO_CACHE: &[u8] = &[8, 2, 0, 0];
+const HAS_CACHE: &[u8] = &[8, 2, 4, 0];
 
 const TERMS: Terms = Terms {
     segment_bytes: 8192,
@@ -45,6 +50,7 @@ const TERMS: Terms = Terms {
     busy_every: 0,
     events: 1,
     asks_back: false,
+    cache_page: HAS_CACHE,
 };
 
 /// A write that lacks data.
@@ -246,7 +252,7 @@ impl Target {
                 return true;
             }
             0 => Vec::new(),
-            0x91 => {
+            0x35 => {
                 self.flushes += 1;
                 Vec::new()
             }
@@ -257,7 +263,7 @@ impl Target {
                 let last = (DISK_BYTES / BLOCK_BYTES - 1) as u64;
                 [&last.to_be_bytes()[..], &(BLOCK_BYTES as u32).to_be_bytes(), &[0, 4], &[0; 18]].concat()
             }
-            0x1a => vec![3, 0, 0x10, 0],
+            0x1a => [&[3, 0, 0x10, 0][..], self.terms.cache_page].concat(),
             0x88 => {
                 let offset = u64::from_be_bytes(cdb[2..10].try_into().unwrap()) as usize * BLOCK_BYTES;
                 self.disk[offset..offset + length].to_vec()
@@ -460,21 +466,28 @@ fn a_ping_is_answered() {
 
 #[test]
 fn a_failure_has_its_reason_and_an_event_ends_the_session() {
-    let reply = |sense: [u8; 14], command, length: usize| {
-        let mut pair = Pair::opened(TERMS);
+    let reply_of = |terms, sense: [u8; 14], command, length: usize| {
+        let mut pair = Pair::opened(terms);
         pair.submit(9, command, 0, length, &vec![0; if command == Command::Write { length } else { 0 }]);
         let front = header(0x21, &[(1, &[0x80]), (3, &[2]), (5, &[0, 0, 16]), (16, &7_u32.to_be_bytes())]);
         let mut output = Body::new();
         assert_eq!(pair.session.handle_header(&front, &mut output), Ok(None));
         pair.session.handle_header(&[&[0, 14][..], &sense].concat(), &mut output)
     };
+    let reply = |sense, command, length| reply_of(TERMS, sense, command, length);
     let sense = |key, code, qualifier| [0x70, 0, key, 0, 0, 0, 0, 6, 0, 0, 0, 0, code, qualifier];
     let fails = |failure| Ok(Some(Reply { tag: 9, result: Err(failure) }));
     assert_eq!(reply(sense(3, 0x11, 0), Command::Read, 4096), fails(Failure::Device));
     assert_eq!(reply(sense(7, 0x27, 0), Command::Write, 4096), fails(Failure::Forbidden));
     assert_eq!(reply(sense(7, 0x27, 7), Command::Write, 4096), fails(Failure::NoSpace));
     assert_eq!(reply(sense(5, 0x21, 0), Command::Read, 4096), fails(Failure::Invalid));
-    assert_eq!(reply(sense(5, 0x20, 0), Command::Flush, 0), Ok(Some(Reply { tag: 9, result: Ok(()) })));
+    for (cache_page, result) in
+        [(NO_CACHE, Ok(())), (HAS_CACHE, Err(Failure::Unsupported)), (&[], Err(Failure::Unsupported))]
+    {
+        let terms = Terms { cache_page, ..TERMS };
+        let flushed = reply_of(terms, sense(5, 0x20, 0), Command::Flush, 0);
+        assert_eq!(flushed, Ok(Some(Reply { tag: 9, result })), "{cache_page:?}");
+    }
     // Each session reports an event once; the other reasons may come for the same order again and again.
     for (key, code, order, says) in [
         (6, (0x29, 0), None, "unit attention, code 29/00"),
@@ -543,7 +556,7 @@ fn terms() -> impl Strategy<Value = Terms> {
                 piece_bytes: piece.next_multiple_of(4),
                 busy_every: busy,
                 events: 1,
-                asks_back: false,
+                ..TERMS
             }
         },
     )
