@@ -5,6 +5,7 @@
 //! | none | fewer sessions are open or requested than wanted | requested |
 //! | requested | a session opens | none |
 //! | requested | the attempt fails, or the session is lost before its first reply | none; no further ones until [`RETRY`], or [`RETRY_FIRST`] without any session |
+//! | none, until a time | the last session is lost | the same, until [`RETRY_FIRST`] at most |
 
 use super::SessionCount;
 use contract::Time;
@@ -158,6 +159,13 @@ impl Demand {
             if search.due().is_some_and(|due| due <= now) {
                 search.on_due(&observation, now);
             }
+        }
+        // The attempts that have failed were for further sessions.
+        if progress.open == 0
+            && let Some(at) = self.retry_at
+        {
+            self.retry_after = self.retry_after.min(RETRY_FIRST[1]);
+            self.retry_at = Some(at.min(now.after(self.retry_after)));
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             (self.retry_at, self.most) = (None, WAYS_MAX);

@@ -213,7 +213,12 @@ impl DiskPartner {
         self.run_opening(now);
         self.run_demand(now);
         self.end_late(now);
+        let losses = self.losses;
         self.send();
+        if self.losses > losses {
+            // Nothing else would let it proceed.
+            self.run_demand(now);
+        }
         Ok(())
     }
 

@@ -1,11 +1,14 @@
 //! The schedule against a plain map of blocks: a server that executes orders in any order, sessions that break at any time, and
 //! writes of lost sessions that land as late as they can.
 
-use super::Order;
+use super::demand::{Demand, Progress};
 use super::schedule::{Assigned, Schedule};
+use super::{Order, SessionCount};
 use buffers::Body;
+use contract::Time;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use wire::formats::block::{
     ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk,
 };
@@ -433,4 +436,25 @@ fn a_large_request_keeps_many_sessions_busy_and_a_small_one_does_not() {
     };
     assert_eq!(read(1, 0, 4096), (1, false));
     assert_eq!(read(2, 1 << 20, 1 << 20), (8, true));
+}
+
+#[test]
+fn without_a_session_the_next_attempt_is_soon() {
+    let progress = |open| Progress { open, ..Progress::default() };
+    let (mut demand, mut now) = (Demand::new(SessionCount::Fixed(4)), Time(0));
+    demand.run(progress(0), now);
+    assert_eq!(demand.take_requested(), 4);
+    demand.handle_opened(progress(1), now);
+    (0..3).for_each(|_| _ = demand.handle_failed(1, now));
+    for _ in 0..10 {
+        now = demand.due().unwrap();
+        demand.run(progress(1), now);
+        (0..demand.take_requested()).for_each(|_| _ = demand.handle_failed(1, now));
+    }
+    assert_eq!(demand.due().unwrap().since(now), Duration::from_secs(64), "attempts for further sessions");
+    demand.run(progress(0), now);
+    let due = demand.due().unwrap();
+    assert!(due.since(now) <= Duration::from_secs(5));
+    demand.run(progress(0), due);
+    assert_eq!(demand.take_requested(), 4);
 }
