@@ -14,7 +14,7 @@ use wire::formats::block::Failure;
 /// Bytes read at a time, apart from data of reads, which have a place of their own.
 const INPUT_BYTES: usize = 32 << 10;
 /// Calls of one round, at most, so that a fast server does not starve the rest of the event loop.
-const CALLS_MAX: usize = 32;
+pub(super) const CALLS_MAX: usize = 32;
 /// The most pieces that one call sends.
 const PIECES_MAX: usize = 64;
 
@@ -30,7 +30,7 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    fn of(error: &io::Error) -> Loss {
+    pub(super) fn of(error: &io::Error) -> Loss {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Loss::Closed(error.to_string()),
             _ => Loss::Failed(error.to_string()),

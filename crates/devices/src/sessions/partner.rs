@@ -1,6 +1,6 @@
 //! The device partner of a disk with several sessions.
 
-use super::connection::{Connection, Loss};
+use super::connection::{CALLS_MAX, Connection, Loss};
 use super::demand::{Demand, Progress};
 use super::schedule::Schedule;
 use super::{CHUNK_BYTES, Session, SessionCount};
@@ -56,6 +56,8 @@ struct Lost {
     slot: Option<u32>,
     /// `None` once the server has closed it.
     socket: Option<OwnedFd>,
+    /// The socket may have bytes.
+    may_receive: bool,
     until: Time,
 }
 
@@ -192,7 +194,7 @@ impl DiskPartner {
         let _ = shutdown(&socket, Shutdown::Write);
         self.set.add_changes(&socket, name)?;
         let until = now().after(LATE_UNKNOWN);
-        self.lost.push(Lost { name, slot, socket: Some(socket), until });
+        self.lost.push(Lost { name, slot, socket: Some(socket), may_receive: true, until });
         Ok(())
     }
 
@@ -209,6 +211,8 @@ impl DiskPartner {
     fn serve(&mut self) -> PartnerResult {
         self.take_events()?;
         self.receive();
+        let waiting = self.lost.iter_mut().filter(|lost| lost.may_receive);
+        waiting.for_each(|lost| discard(lost, &self.set));
         let now = now();
         self.run_opening(now);
         self.run_demand(now);
@@ -236,7 +240,7 @@ impl DiskPartner {
                 {
                     connection.handle_event();
                 } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.name == name) {
-                    discard(lost, &self.set);
+                    lost.may_receive = true;
                 }
             }
             is_full = count == PollSet::READY_MAX;
@@ -287,11 +291,13 @@ impl DiskPartner {
         match loss {
             Loss::Closed(_) => {
                 let _ = shutdown(&socket, Shutdown::Both);
-                self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE) });
+                let until = now.after(LATE);
+                self.lost.push(Lost { name, slot, socket: None, may_receive: false, until });
             }
             Loss::Refused { .. } if self.watch(name, slot, socket).is_ok() => {}
             Loss::Refused { .. } | Loss::Failed(_) => {
-                self.lost.push(Lost { name, slot, socket: None, until: now.after(LATE_UNKNOWN) });
+                let until = now.after(LATE_UNKNOWN);
+                self.lost.push(Lost { name, slot, socket: None, may_receive: false, until });
             }
         }
     }
@@ -337,7 +343,9 @@ impl DiskPartner {
 
     fn is_due(&self) -> bool {
         let opening = self.opening.iter().map(|one| &one.connection);
-        self.schedule.has_answer() || self.connections.iter().chain(opening).any(Connection::is_due)
+        self.schedule.has_answer()
+            || self.connections.iter().chain(opening).any(Connection::is_due)
+            || self.lost.iter().any(|lost| lost.may_receive)
     }
 }
 
@@ -351,18 +359,26 @@ fn now() -> Time {
 /// Discards what a lost session has received, until the server has closed it.
 fn discard(lost: &mut Lost, set: &PollSet) {
     let Some(socket) = &lost.socket else { return };
-    loop {
+    for _ in 0..CALLS_MAX {
         let mut buffer = bytes::BytesMut::with_capacity(DISCARD_BYTES);
-        match sys::net::receive(socket, [Room { buffer: &mut buffer, limit: DISCARD_BYTES }]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Ok(1..) => {}
-            Ok(0) | Err(_) => {
-                set.remove(socket);
-                let _ = shutdown(socket, Shutdown::Both);
-                (lost.socket, lost.until) = (None, now().after(LATE).min(lost.until));
+        let received = sys::net::receive(socket, [Room { buffer: &mut buffer, limit: DISCARD_BYTES }]);
+        let is_closed = match received {
+            Ok(1..) => continue,
+            Ok(0) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                lost.may_receive = false;
                 return;
             }
+            // Of a network that has failed, the server may not know.
+            Err(error) => matches!(Loss::of(&error), Loss::Closed(_)),
+        };
+        set.remove(socket);
+        let _ = shutdown(socket, Shutdown::Both);
+        if is_closed {
+            lost.until = now().after(LATE).min(lost.until);
         }
+        (lost.socket, lost.may_receive) = (None, false);
+        return;
     }
 }
 
@@ -466,5 +482,47 @@ impl Drop for DiskPartner {
             self.set.remove(&connection.socket);
             connection.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    fn lost(socket: OwnedFd) -> Lost {
+        let until = now().after(LATE_UNKNOWN);
+        Lost { name: FIRST_NAME, slot: None, socket: Some(socket), may_receive: true, until }
+    }
+
+    fn packets() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap()
+    }
+
+    #[test]
+    fn only_the_end_by_the_server_shortens_the_wait_for_a_lost_session() {
+        let set = PollSet::new().unwrap();
+        // What is no socket stands for a connection that has timed out: each call fails.
+        let failing = std::fs::File::open("/dev/null").unwrap();
+        let (ended, theirs) = packets();
+        drop(theirs);
+        for (socket, is_shorter) in [(ended, true), (failing.into(), false)] {
+            let mut lost = lost(socket);
+            let before = lost.until;
+            discard(&mut lost, &set);
+            assert_eq!((lost.until < before, lost.socket.is_none()), (is_shorter, true));
+        }
+    }
+
+    #[test]
+    fn a_server_that_sends_on_and_on_does_not_hold_up_the_others() {
+        let (ours, theirs) = packets();
+        let mut lost = lost(ours);
+        (0..=CALLS_MAX).for_each(|_| _ = send(&theirs, &[7], SendFlags::empty()).unwrap());
+        let set = PollSet::new().unwrap();
+        discard(&mut lost, &set);
+        assert!(lost.may_receive, "no event follows for what is left");
+        discard(&mut lost, &set);
+        assert!(!lost.may_receive && lost.socket.is_some());
     }
 }
