@@ -573,7 +573,8 @@ impl RateControl {
         let longest = self.queue_of(interval.round_trip_max);
         let is_from_queue = longest > aim && self.loss.is_from_queue(interval.reported, interval.lost);
         let (peak, round_trip) = (self.peak, self.round_trip);
-        let seen = Seen { queue, aim, is_from_queue, accepted: accepted.min(pace), peak, round_trip };
+        let accepted = accepted.min(pace);
+        let seen = Seen { queue, aim, is_from_queue, pace, accepted, peak, round_trip };
         let (floor, cap) = self.contention.update(&seen, now);
         let bounded = self.ceiling.bound(next, now).min(PEAK_FACTOR * peak);
         if bounded < next {

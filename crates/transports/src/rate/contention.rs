@@ -25,6 +25,9 @@ const GROWN: f64 = 1.3;
 const CONTENDED: (u32, f64, f64) = (8, 1.2, 0.8);
 /// So it is after so many intervals that took this time: where a round trip is long, the longer one would become the base before.
 const CONTENDED_LONG: (u32, Duration) = (5, Duration::from_secs(1));
+/// With jitter, single delays rise and fall. A link is also contended after so many intervals in which a connection that has
+/// yielded sees the network accept this share of its pace, while the average queue is long and has not fallen to this share.
+const YIELDED: (u32, f64, f64) = (16, 0.9, 0.6);
 
 /// A measurement interval at the queue.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +37,8 @@ pub(super) struct Seen {
     pub(super) aim: Duration,
     /// The queue overflowed.
     pub(super) is_from_queue: bool,
-    /// Rate that the network accepted, and the highest so far, bytes a second.
+    /// The pace, the rate that the network accepted, and the highest so far, bytes a second.
+    pub(super) pace: f64,
     pub(super) accepted: f64,
     pub(super) peak: f64,
     pub(super) round_trip: Duration,
@@ -53,6 +57,11 @@ pub(super) struct Contention {
     persistent_since: Time,
     /// There were enough of them.
     is_persistent: bool,
+    /// Smoothed queueing delay, the intervals in which it was long although this connection had yielded less the others, and
+    /// the longest smoothed delay since the first of them.
+    queue: Duration,
+    yielded: u32,
+    yielded_from: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,10 +104,28 @@ impl Contention {
         }
         self.persistent = if has_queue && !is_falling { self.persistent + 1 } else { 0 };
         self.excess = excess;
+        let yields_in_vain = self.yields_in_vain(seen);
         let (long, lasts) = CONTENDED_LONG;
         self.is_persistent = self.persistent >= intervals
-            || self.persistent >= long && now.since(self.persistent_since) >= lasts;
+            || self.persistent >= long && now.since(self.persistent_since) >= lasts
+            || yields_in_vain;
         self.is_persistent || self.held.is_some() && has_queue
+    }
+
+    /// Returns true if this connection has yielded half of its rate, the network accepts all of the rest, and the queue stays long.
+    fn yields_in_vain(&mut self, seen: &Seen) -> bool {
+        let (intervals, all_accepted, fallen) = YIELDED;
+        // It follows a queue that drains faster than one that grows.
+        let weight = if seen.queue > self.queue { 8 } else { 4 };
+        self.queue = (self.queue * (weight - 1) + seen.queue) / weight;
+        let has_yielded = seen.accepted < FIRST_SHARE * seen.peak && seen.accepted > all_accepted * seen.pace;
+        let is_in_vain = has_yielded && self.queue > seen.aim.mul_f64(CONTENDED.1);
+        self.yielded = if is_in_vain { self.yielded + 1 } else { self.yielded.saturating_sub(1) };
+        if self.yielded == 0 || self.queue < self.yielded_from.mul_f64(fallen) {
+            (self.yielded, self.yielded_from) = (0, Duration::ZERO);
+        }
+        self.yielded_from = self.yielded_from.max(self.queue);
+        self.yielded >= intervals
     }
 
     /// Returns the rate to keep while the queue is near its target. A sender that slowly takes the link leaves the queue there,
@@ -207,7 +234,8 @@ mod tests {
             let [queue, round_trip, aim] = [queue_ms, base_ms + queue_ms, 8].map(Duration::from_millis);
             now = now.after(round_trip);
             let accepted = 3e6;
-            let seen = Seen { queue, aim, is_from_queue: false, accepted, peak: 5e6, round_trip };
+            let seen =
+                Seen { queue, aim, is_from_queue: false, pace: accepted, accepted, peak: 5e6, round_trip };
             contention.update(&seen, now).0
         };
         queues_ms.map(floor).collect()

@@ -474,6 +474,25 @@ fn a_flow_shares_a_link_with_cubic() {
     }
 }
 
+/// Pauses of the two processes are jitter: no single queueing delay shows the neighbour.
+#[test]
+fn a_flow_keeps_its_share_beside_cubic_with_jitter() {
+    for seed in 1..8_u64 {
+        for (mbit, queue_packets) in [(100.0, 200.0), (400.0, 600.0)] {
+            for pauses in [(20.0, 0.01), (100.0, 0.005)] {
+                let mut model = Model::new(mbit, 20.0, 0.0, queue_packets);
+                model.random ^= seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                model.pauses = pauses;
+                model.cubic = Some(Cubic::new());
+                model.run(20.0);
+                let seen = model.run(20.0);
+                let context = format!("seed {seed}, {mbit} Mbit/s, pauses {pauses:?}: {seen:?}");
+                assert!(seen.ours > 0.15 * mbit && seen.cubic > 0.15 * mbit, "{context}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_flow_leaves_cubic_its_rate_where_random_loss_limits_it() {
     let run = |ours: bool| {
