@@ -214,7 +214,8 @@ impl Claim {
                     (conflict, until) = (Conflict::Refuse, Instant::now() + ANSWER_TIMEOUT);
                 }
                 Ok(Answer::Yields(service)) => {
-                    let advice = "end that process, choose another one, or add --replace to take it over";
+                    let advice =
+                        "end that process, choose another one, or let `attach` take it over with --replace";
                     return Err(in_use(holder.named(&service), advice));
                 }
                 Ok(Answer::Keeps(service)) => {
