@@ -189,10 +189,11 @@ impl Client {
         if let Some(held) = self.held.take() {
             return held;
         }
+        // Also after the end, because this clears the wakeups for snapshot requests and room.
+        let incoming = self.endpoint.receive();
         if self.has_ended {
             return Incoming::Nothing;
         }
-        let incoming = self.endpoint.receive();
         self.has_ended = matches!(incoming, Incoming::End);
         incoming
     }
@@ -217,7 +218,7 @@ impl Client {
         if receives && !self.is_held() {
             wake.add(poller, self.endpoint.readiness(FlowKey::DEFAULT, Direction::Out));
         }
-        if self.is_blocked() || self.is_lagging {
+        if self.is_blocked() || self.is_lagging && !self.endpoint.is_other_closed() {
             wake.add(poller, self.endpoint.readiness(FlowKey::DEFAULT, Direction::In));
         }
     }
@@ -225,5 +226,54 @@ impl Client {
     /// Removes the path from the poller.
     pub fn forget(&self, poller: &mut Poller) {
         flow::types::forget(poller, &self.endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::FarEnd;
+    use contract::Time;
+    use std::time::Duration;
+
+    fn connect() -> (Client, FarEnd) {
+        let (ours, far) = Endpoint::pair(1).unwrap();
+        (Client::new(ours, FlowClass::State), far)
+    }
+
+    /// Runs the client as the thread of a junction does; returns true if that thread would then sleep.
+    fn sleeps(client: &mut Client) -> bool {
+        client.poll();
+        while !matches!(client.receive(), Incoming::Nothing) {}
+        let (mut poller, mut wake) = (Poller::new().unwrap(), Wake::default());
+        client.register(true, &mut poller, &mut wake);
+        poller.wait(Some(Duration::ZERO)).unwrap();
+        let (descriptor, _) =
+            client.endpoint.readiness(FlowKey::DEFAULT, Direction::Out).descriptors[0].unwrap();
+        !wake.now && !poller.is_ready(descriptor)
+    }
+
+    #[test]
+    fn a_client_whose_flow_has_ended_requests_snapshots_and_keeps_no_thread_awake() {
+        let (mut client, far) = connect();
+        let mut far = far.open().unwrap();
+        let template =
+            FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::State };
+        far.open(&template, &Attributes::default()).unwrap();
+        far.ctl(FlowKey::DEFAULT, Ctl::Finish).unwrap();
+        assert!(sleeps(&mut client) && client.has_ended());
+        far.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
+        assert!(sleeps(&mut client) && client.take_snapshot_request());
+    }
+
+    #[test]
+    fn a_client_that_failed_keeps_no_thread_awake() {
+        let (mut client, far) = connect();
+        for body in [1, 2] {
+            client.deliver(Message::new(Time::ZERO, vec![body]), Pressure::Resync);
+        }
+        assert!(client.is_lagging && sleeps(&mut client));
+        far.open().unwrap().fail(false, "by a compromised worker");
+        assert!(sleeps(&mut client) && client.has_ended());
     }
 }

@@ -42,7 +42,7 @@ pub enum Incoming {
     Neutral,
     /// Nothing is available now.
     Nothing,
-    /// The flow has ended.
+    /// The flow has ended, or the partner behind it failed.
     End,
 }
 
@@ -107,7 +107,7 @@ pub struct Endpoint {
     /// The class of the flow that is pushed.
     class: FlowClass,
     is_open: bool,
-    /// The end of the other side's flow was reported.
+    /// The end or the failure of the other side's flow was reported.
     end_reported: bool,
 }
 
@@ -150,9 +150,10 @@ impl Endpoint {
         self.inbound.ring.report_fill(fill);
     }
 
-    /// Returns true if the other side closed its end or corrupted the memory.
+    /// Returns true if the other side closed its end, failed or corrupted the memory.
     pub fn is_other_closed(&self) -> bool {
-        self.inbound.ring.is_closed() || self.inbound.is_broken() || self.outbound.is_broken()
+        let ring = &self.inbound.ring;
+        ring.is_closed() || ring.has_failed() || self.inbound.is_broken() || self.outbound.is_broken()
     }
 
     /// Returns true if there is no room for a message.
@@ -167,7 +168,7 @@ impl Endpoint {
             None => {
                 // Clear before the check, so that an item that arrives after it wakes again.
                 self.wakeup.clear();
-                let ended = self.inbound.ring.has_ended();
+                let ended = self.has_other_ended();
                 match self.inbound.pop() {
                     Some(popped) => self.incoming(popped),
                     None if ended => {
@@ -178,6 +179,10 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    fn has_other_ended(&self) -> bool {
+        self.inbound.ring.has_ended() || self.inbound.ring.has_failed()
     }
 
     fn incoming(&self, (item, waits_for_room): (Item, bool)) -> Incoming {
@@ -308,7 +313,7 @@ impl Partner for Endpoint {
                 match self.receive() {
                     Incoming::Message(message) => break Ok(Next::Message(message)),
                     Incoming::Neutral => {}
-                    Incoming::Nothing => break self.inbound.ring.failure().map_or(Ok(Next::Nothing), Err),
+                    Incoming::Nothing => break Ok(Next::Nothing),
                     Incoming::End => break self.inbound.ring.failure().map_or(Ok(Next::End), Err),
                 }
             }
@@ -352,9 +357,8 @@ impl Partner for Endpoint {
             Direction::Out => {
                 self.slot.is_held()
                     || !self.inbound.is_empty()
-                    || self.inbound.ring.has_failed()
                     || self.outbound.ring.is_snapshot_requested()
-                    || !self.end_reported && self.inbound.ring.has_ended()
+                    || !self.end_reported && self.has_other_ended()
             }
             Direction::In => !self.outbound.is_full() || self.inbound.ring.has_failed(),
         };
