@@ -85,7 +85,7 @@ impl Spread {
         if self.fan.as_ref().and_then(|fan| fan.link.poll_timeout()).is_some_and(|at| at <= now) {
             self.process(Input::Timeout, clients, now);
         }
-        self.send_snapshots(partner, clients, now)?;
+        self.request_snapshot(partner, clients);
         for _ in 0..BURST {
             if !self.has_room(clients) {
                 return Ok(self.finish(clients, now));
@@ -125,35 +125,15 @@ impl Spread {
         false
     }
 
-    /// Fetches a snapshot for the clients that need one. Only a pair can divide a snapshot: with a pair
-    /// every client receives it, which repeats known state to the others.
-    fn send_snapshots(
-        &mut self,
-        partner: &mut dyn Partner,
-        clients: &mut Clients,
-        now: Time,
-    ) -> PartnerResult {
-        let requests =
-            |(number, client): (&u16, &mut Client)| client.take_snapshot_request().then_some(*number);
-        let requests: Vec<u16> = clients.iter_mut().filter_map(requests).collect();
-        if requests.is_empty() || self.class != FlowClass::State || self.ended.is_some() {
-            return Ok(());
+    /// Makes the next pull return a snapshot if a client needs one. Every client receives it: it repeats
+    /// known state to the others, but the partner may have discarded the changes that it contains.
+    fn request_snapshot(&self, partner: &mut dyn Partner, clients: &mut Clients) {
+        let mut is_needed = false;
+        clients.values_mut().for_each(|client| is_needed |= client.take_snapshot_request());
+        if is_needed && self.class == FlowClass::State && self.ended.is_none() {
+            // A partner without snapshots has no state to restore.
+            let _ = partner.ctl(self.key, Ctl::Snapshot);
         }
-        if partner.ctl(self.key, Ctl::Snapshot).is_err() {
-            // The partner has no snapshot.
-            return Ok(());
-        }
-        let Pulled::Message(_, snapshot) = partner.pull(self.key, Pull::Yours)? else { return Ok(()) };
-        if self.fan.is_some() {
-            self.feed(snapshot, clients, now);
-            return Ok(());
-        }
-        for number in requests {
-            if let Some(client) = clients.get_mut(&number) {
-                client.deliver(snapshot.clone(), self.pressure);
-            }
-        }
-        Ok(())
     }
 
     fn feed(&mut self, message: Message, clients: &mut Clients, now: Time) {
@@ -192,5 +172,87 @@ impl Spread {
         let stage_at = self.fan.as_ref().and_then(|fan| fan.link.poll_timeout());
         let end_at = self.ended.filter(|_| !self.finished);
         wake.add(poller, Readiness::never().or_at(stage_at).or_at(end_at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::{Endpoint, Incoming};
+    use contract::{Attributes, CtlReply, FlowTemplate, Format, Next, PartnerError, PullSlot, Pushed};
+    use std::collections::VecDeque;
+
+    /// A keyboard whose snapshot contains the waiting changes, as that of evdev.
+    #[derive(Default)]
+    struct Keyboard {
+        waiting: VecDeque<&'static str>,
+        slot: PullSlot,
+    }
+
+    impl Partner for Keyboard {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+            Ok(Pushed::Full(message))
+        }
+
+        fn pull(&mut self, flow: FlowKey, request: Pull<'_>) -> PartnerResult<Pulled> {
+            let next = self.waiting.pop_front();
+            self.slot.answer(flow, request, || {
+                Ok(next
+                    .map_or(Next::Nothing, |text| Next::Message(Message::new(Time::ZERO, text.as_bytes()))))
+            })
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            let Ctl::Snapshot = operation else { return Err(PartnerError::Unsupported("this operation")) };
+            self.waiting = VecDeque::from(["snapshot"]);
+            Ok(CtlReply::Done)
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    /// Adds a client; returns its host's end.
+    fn join(clients: &mut Clients, number: u16, class: FlowClass) -> Endpoint {
+        let (ours, far) = Endpoint::pair(8).unwrap();
+        clients.insert(number, Client::new(ours, class));
+        let mut far = far.open().unwrap();
+        let template = FlowTemplate { direction: Direction::Out, format: Format::Bytes, class };
+        far.open(&template, &Attributes::default()).unwrap();
+        far
+    }
+
+    fn received(host: &mut Endpoint) -> Vec<String> {
+        let next = || match host.receive() {
+            Incoming::Message(message) => {
+                Some(String::from_utf8(message.body.into_bytes().to_vec()).unwrap())
+            }
+            _ => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_snapshot_for_one_host_replaces_the_changes_that_the_others_miss() {
+        let (class, mut clients) = (FlowClass::State, Clients::new());
+        let mut hosts = [1, 2].map(|number| join(&mut clients, number, class));
+        let mut spread = Spread::new(FlowKey::DEFAULT, class, Pressure::of(class, false), None);
+        let mut keyboard = Keyboard { waiting: VecDeque::from(["press"]), ..Keyboard::default() };
+        spread.run(&mut keyboard, &mut clients, Time::ZERO).unwrap();
+        keyboard.waiting.push_back("release");
+        hosts[1].ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
+        spread.run(&mut keyboard, &mut clients, Time::ZERO).unwrap();
+        for host in &mut hosts {
+            assert_eq!(received(host), ["press", "snapshot"]);
+        }
     }
 }
