@@ -151,6 +151,11 @@ impl Client {
         }
     }
 
+    /// The path needs a snapshot.
+    pub fn request_snapshot(&mut self) {
+        self.needs_snapshot = true;
+    }
+
     /// Returns true once for each snapshot that the path needs.
     pub fn take_snapshot_request(&mut self) -> bool {
         std::mem::take(&mut self.needs_snapshot)

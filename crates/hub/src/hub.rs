@@ -328,6 +328,8 @@ struct Loop {
     flows: Vec<FlowOffer>,
     /// Class of the flow to the hosts.
     outward: FlowClass,
+    /// The format of the flow to the hosts has a state.
+    has_state: bool,
     forward: Option<Spread>,
     back: Option<FlowKey>,
     clients: Clients,
@@ -374,6 +376,7 @@ impl Loop {
         Ok(Loop {
             device,
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
+            has_state: offer.is_some_and(|offer| offer.format.has_state()),
             flows,
             forward,
             back: keys.back,
@@ -433,7 +436,13 @@ impl Loop {
         match command {
             Command::Join(number, endpoint) => {
                 self.remove(number);
-                self.clients.insert(number, Client::new(*endpoint, self.outward));
+                let mut client = Client::new(*endpoint, self.outward);
+                // The host of a state flow requests a snapshot itself. That of a reliable flow does not
+                // know that the device was opened before.
+                if self.outward == FlowClass::Reliable && self.has_state {
+                    client.request_snapshot();
+                }
+                self.clients.insert(number, client);
             }
             Command::Leave(number) => self.remove(number),
             Command::SetOwner(owner) => {
@@ -610,4 +619,28 @@ fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
         return Err(PartnerError::Data(problem.into()));
     }
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::Format;
+
+    #[test]
+    fn a_host_that_joins_a_reliable_flow_with_a_state_receives_the_state() {
+        let cases = [
+            (FlowClass::Reliable, Format::Serial, true),
+            (FlowClass::Reliable, Format::Bytes, false),
+            (FlowClass::State, Format::Serial, false),
+        ];
+        for (class, format, is_requested) in cases {
+            let flows = vec![FlowOffer { direction: FlowDirection::DeviceToApplication, format, class }];
+            let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
+            let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
+            let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
+            let (ours, _far) = Endpoint::pair(1).unwrap();
+            hub.handle(Command::Join(1, Box::new(ours)));
+            assert_eq!(hub.clients.get_mut(&1).unwrap().take_snapshot_request(), is_requested);
+        }
+    }
 }

@@ -125,12 +125,12 @@ impl Spread {
         false
     }
 
-    /// Makes the next pull return a snapshot if a client needs one. Every client receives it: it repeats
-    /// known state to the others, but the partner may have discarded the changes that it contains.
+    /// Makes the partner emit its state if a client needs it. Every client receives it: it repeats known
+    /// state to the others, but the partner may have discarded the changes that it contains.
     fn request_snapshot(&self, partner: &mut dyn Partner, clients: &mut Clients) {
         let mut is_needed = false;
         clients.values_mut().for_each(|client| is_needed |= client.take_snapshot_request());
-        if is_needed && self.class == FlowClass::State && self.ended.is_none() {
+        if is_needed && self.ended.is_none() {
             // A partner without snapshots has no state to restore.
             let _ = partner.ctl(self.key, Ctl::Snapshot);
         }
@@ -182,14 +182,15 @@ mod tests {
     use contract::{Attributes, CtlReply, FlowTemplate, Format, Next, PartnerError, PullSlot, Pushed};
     use std::collections::VecDeque;
 
-    /// A keyboard whose snapshot contains the waiting changes, as that of evdev.
-    #[derive(Default)]
-    struct Keyboard {
+    /// A device with a snapshot. That of a state flow replaces the waiting changes, as with evdev; that of
+    /// a reliable flow follows the waiting data, as with a serial port.
+    struct Device {
+        class: FlowClass,
         waiting: VecDeque<&'static str>,
         slot: PullSlot,
     }
 
-    impl Partner for Keyboard {
+    impl Partner for Device {
         fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
             Ok(FlowKey::DEFAULT)
         }
@@ -212,7 +213,10 @@ mod tests {
 
         fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
             let Ctl::Snapshot = operation else { return Err(PartnerError::Unsupported("this operation")) };
-            self.waiting = VecDeque::from(["snapshot"]);
+            if self.class == FlowClass::State {
+                self.waiting.clear();
+            }
+            self.waiting.push_back("snapshot");
             Ok(CtlReply::Done)
         }
 
@@ -221,14 +225,13 @@ mod tests {
         }
     }
 
-    /// Adds a client; returns its host's end.
-    fn join(clients: &mut Clients, number: u16, class: FlowClass) -> Endpoint {
+    /// A client with a flow of this class, and its host's end.
+    fn connect(class: FlowClass) -> (Client, Endpoint) {
         let (ours, far) = Endpoint::pair(8).unwrap();
-        clients.insert(number, Client::new(ours, class));
         let mut far = far.open().unwrap();
         let template = FlowTemplate { direction: Direction::Out, format: Format::Bytes, class };
         far.open(&template, &Attributes::default()).unwrap();
-        far
+        (Client::new(ours, class), far)
     }
 
     fn received(host: &mut Endpoint) -> Vec<String> {
@@ -241,18 +244,39 @@ mod tests {
         std::iter::from_fn(next).collect()
     }
 
+    fn setup(class: FlowClass) -> (Spread, Device, Clients, [Endpoint; 2]) {
+        let spread = Spread::new(FlowKey::DEFAULT, class, Pressure::of(class, false), None);
+        let device = Device { class, waiting: VecDeque::from(["first"]), slot: PullSlot::default() };
+        let [(one, first), (two, second)] = [connect(class), connect(class)];
+        (spread, device, Clients::from([(1, one), (2, two)]), [first, second])
+    }
+
     #[test]
     fn a_snapshot_for_one_host_replaces_the_changes_that_the_others_miss() {
-        let (class, mut clients) = (FlowClass::State, Clients::new());
-        let mut hosts = [1, 2].map(|number| join(&mut clients, number, class));
-        let mut spread = Spread::new(FlowKey::DEFAULT, class, Pressure::of(class, false), None);
-        let mut keyboard = Keyboard { waiting: VecDeque::from(["press"]), ..Keyboard::default() };
-        spread.run(&mut keyboard, &mut clients, Time::ZERO).unwrap();
-        keyboard.waiting.push_back("release");
+        let (mut spread, mut device, mut clients, mut hosts) = setup(FlowClass::State);
+        spread.run(&mut device, &mut clients, Time::ZERO).unwrap();
+        device.waiting.push_back("release");
         hosts[1].ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
-        spread.run(&mut keyboard, &mut clients, Time::ZERO).unwrap();
+        spread.run(&mut device, &mut clients, Time::ZERO).unwrap();
         for host in &mut hosts {
-            assert_eq!(received(host), ["press", "snapshot"]);
+            assert_eq!(received(host), ["first", "snapshot"]);
+        }
+    }
+
+    #[test]
+    fn the_state_of_a_reliable_flow_follows_its_data() {
+        let (mut spread, mut device, mut clients, mut hosts) = setup(FlowClass::Reliable);
+        hosts[1].ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
+        spread.run(&mut device, &mut clients, Time::ZERO).unwrap();
+        for host in &mut hosts {
+            assert_eq!(received(host), ["first", "snapshot"]);
+        }
+        let (mut client, mut joined) = connect(FlowClass::Reliable);
+        client.request_snapshot();
+        clients.insert(3, client);
+        spread.run(&mut device, &mut clients, Time::ZERO).unwrap();
+        for host in hosts.iter_mut().chain([&mut joined]) {
+            assert_eq!(received(host), ["snapshot"]);
         }
     }
 }
