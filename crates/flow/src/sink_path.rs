@@ -430,7 +430,8 @@ impl SinkPath {
         let Some(end) = end else { return Ok(()) };
         let is_complete = self.sink.next_sequence() >= end.sequence;
         let is_late = now >= end.late_at;
-        if !is_complete && (self.plan.class == FlowClass::Reliable || self.lossy && !is_late) {
+        // Over a stream transport too: `End` has its own connection and may overtake the records.
+        if !is_complete && (self.plan.class == FlowClass::Reliable || !is_late) {
             return Ok(());
         }
         self.sink.handle_end(end.epoch, end.sequence);
@@ -554,31 +555,71 @@ mod tests {
         }
     }
 
-    #[test]
-    fn stages_learn_the_rate_of_a_device_that_refuses_sound() {
+    /// A path in its first epoch, over a stream transport.
+    fn path(class: FlowClass, pipeline: &str) -> SinkPath {
         let plan = FlowPlan {
             flow: 7,
             direction: FlowDirection::DeviceToApplication,
-            class: FlowClass::Timely,
+            class,
             format: Format::Audio,
-            pipeline: Pipeline::parse("resample", registry::pairs(), Origin::Local).unwrap(),
+            pipeline: Pipeline::parse(pipeline, registry::pairs(), Origin::Local).unwrap(),
             requested: Vec::new(),
             site: Site::default(),
         };
-        let (now, notices) = (Time::from_millis(1000), &mut Vec::new());
         let mut path = SinkPath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
-        path.handle_control(&FlowControl::Epoch { epoch: 1, prev: (0, 0), continues: false }, now, notices);
-        let mut player: Box<dyn Partner> = Box::new(Player);
-        for sequence in 0..4 {
-            let spec = SampleSpec { format: SampleFormat::S16, channels: 1, rate_hz: 44_100 };
-            let mut record = Body::from(Frames { spec, position: 441 * sequence, samples: &[0; 882] }.emit());
-            let container = Container { length: record.len() as u32, created: 0 };
-            record.push_front(&RecordHeader { flow: 7, epoch: 1, sequence, container }.emit());
-            path.receive(Message::new(now, record), None, LinkFacts::default(), now, notices).unwrap();
+        let epoch = FlowControl::Epoch { epoch: 1, prev: (0, 0), continues: false };
+        path.handle_control(&epoch, Time::from_millis(1000), &mut Vec::new());
+        path
+    }
+
+    fn receive(path: &mut SinkPath, sequence: u64, rate_hz: u32, now: Time) {
+        let spec = SampleSpec { format: SampleFormat::S16, channels: 1, rate_hz };
+        let mut record = Body::from(Frames { spec, position: 441 * sequence, samples: &[0; 882] }.emit());
+        let container = Container { length: record.len() as u32, created: 0 };
+        record.push_front(&RecordHeader { flow: 7, epoch: 1, sequence, container }.emit());
+        let record = Message::new(now, record);
+        path.receive(record, None, LinkFacts::default(), now, &mut Vec::new()).unwrap();
+    }
+
+    /// Runs the path twice; returns whether its flow has ended.
+    fn run(path: &mut SinkPath, now: Time) -> bool {
+        let (mut player, notices): (Box<dyn Partner>, _) = (Box::new(Player), &mut Vec::new());
+        for _ in 0..2 {
             let partner = Some(&mut player);
             path.run(PathContext { partner, transport: None, facts: None, now, notices }).unwrap();
         }
+        notices.iter().any(|notice| matches!(notice, Notice::FlowEnded(_)))
+    }
+
+    #[test]
+    fn stages_learn_the_rate_of_a_device_that_refuses_sound() {
+        let now = Time::from_millis(1000);
+        let mut path = path(FlowClass::Timely, "resample");
+        for sequence in 0..4 {
+            receive(&mut path, sequence, 44_100, now);
+            run(&mut path, now);
+        }
         assert_eq!((path.delivered, path.drops.total()), (3, 1));
+    }
+
+    #[test]
+    fn an_end_that_overtakes_records_waits_for_them() {
+        let at = Time::from_millis;
+        for class in [FlowClass::Timely, FlowClass::State, FlowClass::Reliable] {
+            for is_late in [false, true] {
+                let mut path = path(class, "");
+                path.handle_control(&FlowControl::End { epoch: 1, sequence: 1 }, at(1000), &mut Vec::new());
+                assert!(!run(&mut path, at(1499)), "{class:?}");
+                let gives_up = class != FlowClass::Reliable && is_late;
+                let now = at(if is_late { 1500 } else { 1499 });
+                assert_eq!(is_late && run(&mut path, now), gives_up, "{class:?}");
+                if !gives_up {
+                    receive(&mut path, 0, RATE_HZ, now);
+                    assert!(run(&mut path, now));
+                    assert_eq!(path.delivered, 1);
+                }
+            }
+        }
     }
 
     #[test]

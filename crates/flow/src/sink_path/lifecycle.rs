@@ -5,13 +5,13 @@
 //! | any | `End` | the same | note the position of the end |
 //! | any | an epoch after that of the end begins | the same | forget the end: the source sends `End` again |
 //! | `Receiving` | everything before the end is delivered, the stages are empty | `Drained` | |
-//! | `Receiving`, timely on a lossy transport | the end is late, the stages are empty | `Drained` | |
+//! | `Receiving`, not reliable | the end is late, the stages are empty | `Drained` | |
 //! | `Drained` | the partner has accepted all output and finished it | `Finished` | acknowledge, report the end |
 
 use contract::Time;
 use std::time::Duration;
 
-/// Time that an ended timely flow waits for late records.
+/// Time that an ended flow waits for late records, unless it is reliable.
 pub(super) const LATE_WAIT: Duration = Duration::from_millis(500);
 
 /// The end of the source's records.
@@ -20,7 +20,7 @@ pub(super) struct FlowEnd {
     pub(super) epoch: u32,
     /// One past the last sequence.
     pub(super) sequence: u64,
-    /// Time from which missing records of a timely flow are lost.
+    /// Time from which missing records are lost, unless the flow is reliable.
     pub(super) late_at: Time,
 }
 
