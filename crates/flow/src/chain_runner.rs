@@ -119,15 +119,10 @@ impl ChainRunner {
         !self.chain.is_ending()
     }
 
-    /// Ends the flow. Held messages come out immediately, or while [`ChainRunner::is_ending`] returns true.
+    /// Ends the flow. Held messages come out immediately, or until [`ChainRunner::drain`] returns true.
     pub fn end(&mut self, now: Time) {
         self.has_ended = true;
         self.chain.handle_end(now, &mut self.out);
-    }
-
-    /// Returns whether stages in their own processes still release held messages after [`ChainRunner::end`].
-    pub fn is_ending(&self) -> bool {
-        self.chain.is_ending()
     }
 
     /// Returns the time at which [`ChainRunner::drain`] times out.
@@ -261,5 +256,57 @@ impl ChainRunner {
     /// Returns the figures and automatic choices of every stage.
     pub fn report(&self) -> Vec<StageStats> {
         self.chain.report().into_iter().map(StageStats::from).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use contract::{Input, Outbox, Report};
+    use modules::registry;
+    use pipeline::Origin;
+
+    /// A stage in a process that cannot start again, and so never releases its one message.
+    struct Stuck;
+
+    impl Link for Stuck {
+        fn hand(&mut self, _: Input<'_>, _: Time, _: &mut Outbox) -> StageResult {
+            Ok(())
+        }
+
+        fn collect(&mut self, _: Time, _: &mut Outbox) -> StageResult {
+            Ok(())
+        }
+
+        fn readiness(&self) -> Readiness<'_> {
+            Readiness::never()
+        }
+
+        fn poll_timeout(&self) -> Option<Time> {
+            None
+        }
+
+        fn has_room(&self) -> bool {
+            true
+        }
+
+        fn is_ending(&self) -> bool {
+            true
+        }
+
+        fn kept(&self) -> usize {
+            1
+        }
+
+        fn report(&self) -> Vec<Report> {
+            Vec::new()
+        }
+    }
+
+    /// Stages that never release their one message.
+    pub(crate) fn stuck() -> ChainRunner {
+        let pipeline = Pipeline::parse("compress", registry::pairs(), Origin::Local).unwrap();
+        let make = &mut |_: &PairUse, _, _: &Format| Ok(Box::new(Stuck) as Box<dyn Link>);
+        ChainRunner::new(Chain::source(&pipeline, &Format::Bytes, make).unwrap())
     }
 }

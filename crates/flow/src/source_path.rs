@@ -662,4 +662,28 @@ mod tests {
         }
         assert_eq!(*told.lock().unwrap(), [false, true, false]);
     }
+
+    #[test]
+    fn a_change_away_from_stages_that_release_nothing_times_out() {
+        let plan = plan(FlowClass::Reliable, Format::Bytes, pipeline("compress"));
+        let mut flow = SourcePath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        let (notices, mut poller, mut wake) = (&mut Vec::new(), Poller::new().unwrap(), Wake::default());
+        flow.stages = chain_runner::tests::stuck();
+        flow.handle_link(path_context(notices));
+        flow.change(pipeline("null"), notices);
+        flow.run(path_context(notices)).unwrap();
+        flow.register(None, None, Duration::ZERO, &mut poller, &mut wake);
+        assert!(wake.at.is_none(), "the sink has not answered, and the old stages continue");
+        let epoch = flow.change.active.as_ref().unwrap().epoch;
+        flow.handle_control(&FlowControl::Changed { epoch, refusal: None }, path_context(notices));
+        flow.run(path_context(notices)).unwrap();
+        assert!(flow.change.suspends_reading());
+        flow.register(None, None, Duration::ZERO, &mut poller, &mut wake);
+        let now = wake.at.unwrap();
+        sent(notices);
+        flow.run(PathContext { now, ..path_context(notices) }).unwrap();
+        assert_eq!(sent(notices), [("epoch", epoch)]);
+        assert!(!flow.change.suspends_reading());
+        assert_eq!(flow.drops.counts.get("pipeline: not released in time"), Some(&1));
+    }
 }

@@ -87,7 +87,7 @@ impl SourcePath {
             self.stages.end(now);
             return true;
         }
-        if self.stages.is_ending() {
+        if !change.is_draining() || !self.stages.drain(now) {
             return false;
         }
         let Some(fresh) = change.take_stages() else { return false };
