@@ -64,12 +64,14 @@ pub struct ChainRunner {
     draining: Option<(usize, Time)>,
     /// The stages know that the flow ends.
     has_ended: bool,
+    /// The messages that the stages did not release in time are in the drops.
+    has_given_up: bool,
 }
 
 impl ChainRunner {
     /// Creates a runner with an empty output queue.
     pub fn new(chain: Chain) -> Self {
-        ChainRunner { chain, out: ChainOut::default(), draining: None, has_ended: false }
+        ChainRunner { chain, out: ChainOut::default(), draining: None, has_ended: false, has_given_up: false }
     }
 
     /// Passes one message to the first stage.
@@ -112,7 +114,8 @@ impl ChainRunner {
         }
         if self.chain.is_ending() && now >= until {
             let (name, reason) = ("pipeline", "not released in time");
-            let count = self.chain.kept() as u64;
+            let count = self.at_risk() as u64;
+            self.has_given_up = true;
             self.out.drops.push(NamedDrop { pair: 0, name, reason, count, is_loss: true });
             return true;
         }
@@ -156,7 +159,7 @@ impl ChainRunner {
 
     /// Returns the number of messages that would be lost with the stages.
     pub fn at_risk(&self) -> usize {
-        self.chain.kept()
+        if self.has_given_up { 0 } else { self.chain.kept() }
     }
 
     /// Returns the number of messages that would be lost with the stages although checkpoints are saved.
@@ -184,7 +187,7 @@ impl ChainRunner {
         if !self.has_ended {
             self.chain.handle_end(now, &mut self.out);
         }
-        drops.add(reason, (self.out.messages.len() + self.chain.kept()) as u64);
+        drops.add(reason, (self.out.messages.len() + self.at_risk()) as u64);
         self.settle(drops);
         let trace = self.out.trace.take();
         *self = fresh;
@@ -308,5 +311,17 @@ pub(crate) mod tests {
         let pipeline = Pipeline::parse("compress", registry::pairs(), Origin::Local).unwrap();
         let make = &mut |_: &PairUse, _, _: &Format| Ok(Box::new(Stuck) as Box<dyn Link>);
         ChainRunner::new(Chain::source(&pipeline, &Format::Bytes, make).unwrap())
+    }
+
+    #[test]
+    fn a_message_that_is_not_released_counts_once() {
+        let (mut stages, mut drops) = (stuck(), DropCounts::default());
+        assert!(!stages.drain(Time::ZERO) && stages.at_risk() == 1);
+        let at = stages.drain_timeout().unwrap();
+        for _ in 0..2 {
+            assert!(stages.drain(at) && stages.at_risk() == 0);
+        }
+        stages.replace(stuck(), "epoch abandoned", at, &mut drops);
+        assert_eq!((drops.total(), stages.at_risk()), (1, 1));
     }
 }
