@@ -686,4 +686,27 @@ mod tests {
         assert!(!flow.change.suspends_reading());
         assert_eq!(flow.drops.counts.get("pipeline: not released in time"), Some(&1));
     }
+
+    #[test]
+    fn a_refused_change_after_a_crash_keeps_the_epoch_and_restarts_both_halves() {
+        let plan = plan(FlowClass::Reliable, Format::Bytes, pipeline("compress"));
+        let mut flow = SourcePath::new(plan, FlowKey::DEFAULT, false, &Limits::default(), None).unwrap();
+        let notices = &mut Vec::new();
+        flow.handle_link(path_context(notices));
+        flow.change.has_lost_stages = true;
+        flow.change(pipeline("null"), notices);
+        let first = flow.source.epoch();
+        let refuse = |flow: &mut SourcePath, notices: &mut Vec<Notice>| {
+            let (epoch, refusal) = (flow.change.active.as_ref().unwrap().epoch, Some("no".into()));
+            sent(notices);
+            flow.handle_control(&FlowControl::Changed { epoch, refusal }, path_context(notices));
+        };
+        refuse(&mut flow, notices);
+        assert_eq!((sent(notices), flow.source.epoch()), (vec![], first));
+        flow.run(path_context(notices)).unwrap();
+        assert!(flow.change.active.as_ref().is_some_and(|change| change.pipeline.text() == "compress"));
+        refuse(&mut flow, notices);
+        assert_eq!(sent(notices), [("epoch", first + 1)]);
+        assert!(!flow.change.suspends_reading());
+    }
 }

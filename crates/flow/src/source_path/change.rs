@@ -9,9 +9,11 @@
 //! | current | resumed after a crash, with pairs | lost | stop reading |
 //! | lost, no change is active | a run | lost | begin a change to the same pipeline |
 //! | lost | the change begins | current | read again |
-//! | lost | the sink refuses the change | current | abandon the epoch, begin another one with fresh stages |
+//! | lost | the sink refuses the change to the same pipeline | current | abandon the epoch, begin another one with fresh stages |
+//! | lost | the sink refuses a change to another pipeline | lost | begin a change to the same pipeline |
 //!
-//! Any change replaces lost stages, so a change that a user requests meanwhile serves as well.
+//! Any change replaces lost stages, so a change that a user requests meanwhile serves as well. If the sink refuses
+//! that one, it may still accept the current pipeline, and the unacknowledged records stay.
 
 use super::{EPOCH_ABANDONED, SourcePath, build_chain, check_store};
 use crate::chain_runner::{self, ChainRunner};
@@ -74,8 +76,9 @@ impl SourcePath {
     pub(super) fn handle_change_answer(&mut self, epoch: u32, refusal: Option<&str>, cx: PathContext<'_>) {
         let is_refused =
             |change: &mut PipelineChangeSource| !change.handle_answer(epoch, refusal, cx.notices);
-        let refused = self.change.active.take_if(is_refused);
-        if refused.is_some() && std::mem::take(&mut self.change.has_lost_stages) {
+        let Some(refused) = self.change.active.take_if(is_refused) else { return };
+        if self.change.has_lost_stages && refused.pipeline == self.plan.pipeline {
+            self.change.has_lost_stages = false;
             self.restart(cx);
         }
     }
