@@ -473,8 +473,9 @@ impl SinkPath {
             wake.at(at);
         }
         if let Some(end) = self.lifecycle.pending_end().filter(|_| self.lifecycle.is_receiving()) {
-            // Late records have a deadline, and so do messages held by the stages.
-            wake.at(self.stages.drain_timeout().or(Some(end.late_at)));
+            // Late records have a deadline, unless the flow is reliable, and so do messages held by the stages.
+            let late_at = Some(end.late_at).filter(|_| self.plan.class != FlowClass::Reliable);
+            wake.at(self.stages.drain_timeout().or(late_at));
         }
         let is_blocked = !self.stages.out.messages.is_empty();
         if let Some(partner) = partner.filter(|_| is_blocked || self.lifecycle.is_finishing()) {
@@ -620,6 +621,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_reliable_flow_sleeps_until_the_records_before_its_end_arrive() {
+        let (now, mut poller) = (Time::from_millis(1000), Poller::new().unwrap());
+        let mut path = path(FlowClass::Reliable, "");
+        path.handle_control(&FlowControl::End { epoch: 1, sequence: 1 }, now, &mut Vec::new());
+        let later = Time::from_millis(5000);
+        assert!(!run(&mut path, later));
+        let mut wake = Wake::default();
+        path.register(None, None, &mut poller, &mut wake);
+        assert!(!wake.now && wake.at.is_none_or(|at| at > later), "{wake:?}");
     }
 
     #[test]
