@@ -25,7 +25,7 @@ use device::Port;
 use path_link::PathLink;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
-use rustix::termios::{ControlModes, InputModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{ControlModes, InputModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -117,6 +117,21 @@ fn identity(path: &Path) -> String {
     name.and_then(|name| name.to_str().map(String::from)).unwrap_or_default()
 }
 
+/// Makes a port raw, and applies the initial settings. The port keeps those that are not given.
+fn prepare_port(termios: &mut Termios, initial: &Settings) -> rustix::io::Result<()> {
+    let kept = Settings::from_port(termios);
+    termios.make_raw();
+    // CREAD enables the receiver; CLOCAL ignores a missing carrier.
+    termios.control_modes.insert(ControlModes::CREAD | ControlModes::CLOCAL);
+    // Breaks and bytes with a wrong parity bit are marked (`marks.rs`).
+    termios.input_modes.insert(InputModes::PARMRK | InputModes::INPCK);
+    // XON alone is the kernel's default for every terminal. It removes two bytes from binary data.
+    let flow = kept.flow.filter(|flow| flow.xoff_input);
+    let Settings { data_bits, parity, .. } = kept;
+    Settings { data_bits, parity, flow, ..Settings::default() }.apply(termios)?;
+    initial.apply(termios)
+}
+
 fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let port = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
@@ -129,12 +144,7 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     })?;
     let failed = |error| os(format!("setting {path}"), error, Some("is it a serial port?"));
     let mut termios = tcgetattr(&port).map_err(failed)?;
-    termios.make_raw();
-    // CREAD enables the receiver; CLOCAL ignores a missing carrier.
-    termios.control_modes.insert(ControlModes::CREAD | ControlModes::CLOCAL);
-    // Breaks and bytes with a wrong parity bit are marked (`marks.rs`).
-    termios.input_modes.insert(InputModes::PARMRK | InputModes::INPCK);
-    initial_settings(spec).apply(&mut termios).map_err(failed)?;
+    prepare_port(&mut termios, &initial_settings(spec)).map_err(failed)?;
     tcsetattr(&port, OptionalActions::Now, &termios).map_err(failed)?;
     rustix::termios::ioctl_tiocexcl(&port).map_err(failed)?;
     let settings = Settings::from_port(&tcgetattr(&port).map_err(failed)?);

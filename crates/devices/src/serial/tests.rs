@@ -7,7 +7,7 @@ use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Message, Pull, Pulled, Pushed, Time,
 };
 use proptest::prelude::*;
-use rustix::termios::{LocalModes, Termios};
+use rustix::termios::LocalModes;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::Command;
@@ -593,6 +593,32 @@ fn a_port_is_opened_raw_with_the_options_and_described() {
     let known = opened.description.clone();
     drop(opened);
     assert_eq!(class.reopen(&spec, Role::Device, &known).unwrap().description, known);
+}
+
+#[test]
+fn a_raw_port_keeps_the_settings_that_no_option_gives() {
+    let (_master, slave) = raw_pair();
+    let mut termios = tcgetattr(&slave).unwrap();
+    let xon_xoff = FlowControl { xon_output: true, xoff_input: true, rts_cts: false };
+    let before = Settings {
+        data_bits: Some(7),
+        parity: Some(Parity::Even),
+        stop_bits: Some(2),
+        flow: Some(xon_xoff),
+        speed: None,
+    };
+    let settings = |termios: &Termios| Settings { speed: None, ..Settings::from_port(termios) };
+    before.apply(&mut termios).unwrap();
+    prepare_port(&mut termios, &Settings::default()).unwrap();
+    assert_eq!(settings(&termios), before);
+    let given = Settings { parity: Some(Parity::None), ..Settings::default() };
+    prepare_port(&mut termios, &given).unwrap();
+    assert_eq!(settings(&termios), Settings { parity: Some(Parity::None), ..before });
+
+    let xon_alone = FlowControl { xoff_input: false, ..xon_xoff };
+    Settings { flow: Some(xon_alone), ..before }.apply(&mut termios).unwrap();
+    prepare_port(&mut termios, &Settings::default()).unwrap();
+    assert_eq!(settings(&termios).flow, Some(FlowControl::default()), "binary data keeps all bytes");
 }
 
 #[test]
