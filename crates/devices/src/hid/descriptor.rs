@@ -197,12 +197,11 @@ impl Descriptor {
     }
 
     /// Puts the number in front of a report that a program or a driver at this host sends. Drivers of devices without numbers leave it
-    /// out, and programs write a 0.
+    /// out and send whole reports; programs write a 0, and may write less than a whole report.
     pub(super) fn with_number(&self, kind: ReportKind, number: u8, data: &[u8]) -> Vec<u8> {
-        let is_complete = self.is_numbered || self.bytes_of(kind, 0).is_some_and(|bytes| data.len() >= bytes);
-        match is_complete {
-            true => data.to_vec(),
-            false => [&[number], data].concat(),
+        match !self.is_numbered && self.bytes_of(kind, 0) == Some(data.len() + 1) {
+            true => [&[number], data].concat(),
+            false => data.to_vec(),
         }
     }
 

@@ -148,6 +148,13 @@ fn numbers_are_put_in_front_where_they_are_missing() {
         assert_eq!(keyboard.with_number(ReportKind::Output, 0, sent), report);
     }
     assert_eq!(parsed(DUALSENSE).with_number(ReportKind::Output, 2, &[2, 0, 0]), [2, 0, 0]);
+    let key = parsed(FIDO);
+    assert_eq!(key.with_number(ReportKind::Output, 0, &[7; 64]), [&[0][..], &[7; 64]].concat());
+    assert_eq!(
+        key.with_number(ReportKind::Output, 0, &[0, 7, 8]),
+        [0, 7, 8],
+        "a program's short report has a number"
+    );
     assert_eq!(parsed(DUALSENSE).bytes_of(ReportKind::Feature, 5), Some(41));
 }
 
