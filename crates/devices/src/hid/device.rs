@@ -47,6 +47,8 @@ const ANSWERS_MAX: usize = 64;
 const KERNEL_REPORTS: usize = 63;
 /// Time in which a device that is used sends its next report.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_millis(200);
+/// Time that the last reports have. A device takes one within a few milliseconds; a silent one must not hold up the path.
+const LAST_REPORTS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A HID device as a partner.
 pub(super) struct DevicePartner {
@@ -129,6 +131,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the thread.
     has_work: Condvar,
+    /// Wakes the partner that is being dropped.
+    is_finished: Condvar,
     /// The thread has finished a work: there is room, and perhaps an answer.
     progress: [Event; 2],
 }
@@ -182,10 +186,10 @@ impl Shared {
 fn serve(node: &OwnedFd, shared: &Shared) {
     let mut state = shared.lock();
     loop {
-        if state.is_over {
-            return;
-        }
         let Some(work) = state.work.pop_front() else {
+            if state.is_over {
+                return;
+            }
             state = shared.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
             continue;
         };
@@ -200,6 +204,9 @@ fn serve(node: &OwnedFd, shared: &Shared) {
             Done::Answer(answer) => state.answer(answer),
         }
         shared.progress.iter().for_each(Event::signal);
+        if state.is_over {
+            shared.is_finished.notify_one();
+        }
     }
 }
 
@@ -254,11 +261,12 @@ impl DevicePartner {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             has_work: Condvar::new(),
+            is_finished: Condvar::new(),
             progress: [Event::new()?, Event::new()?],
         });
         let node = Arc::new(node);
         let (thread_node, thread_shared) = (node.clone(), shared.clone());
-        // It is not joined: a device that does not answer must not hold up the path. It ends with its present work.
+        // It is not joined: a device that does not answer must not hold up the path. It ends once the queue is empty.
         std::thread::Builder::new().name("hid".into()).spawn(move || serve(&thread_node, &thread_shared))?;
         let partner = DevicePartner {
             name: properties.name.clone(),
@@ -470,13 +478,16 @@ impl DevicePartner {
 }
 
 impl Drop for DevicePartner {
-    /// The broker may keep the descriptors open, so effects and grab must be released explicitly.
+    /// The broker may keep the descriptors open, so effects and grab must be released explicitly. The thread sends the reports that
+    /// are queued, such as that which stops the motors; the process may exit after this call, and the thread with it.
     fn drop(&mut self) {
         self.grab.end();
         let mut state = self.shared.lock();
         state.is_over = true;
-        drop(state);
+        state.work.retain(|work| !matches!(work, Work::Get { .. }));
         self.shared.has_work.notify_one();
+        let is_unfinished = |state: &mut State| state.is_busy || !state.work.is_empty();
+        drop(self.shared.is_finished.wait_timeout_while(state, LAST_REPORTS_TIMEOUT, is_unfinished));
     }
 }
 

@@ -9,6 +9,7 @@ use contract::{
 use properties::Ids;
 use proptest::prelude::*;
 use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
 use sys::poller::Poller;
 use wire::formats::hid::{Refused, ReportKind, Update};
 
@@ -208,6 +209,8 @@ fn template(direction: Direction) -> FlowTemplate {
 struct Rig {
     partner: Box<dyn Partner>,
     kernel: UnixDatagram,
+    /// The partner's end.
+    node: UnixDatagram,
 }
 
 impl Rig {
@@ -216,12 +219,12 @@ impl Rig {
         node.set_nonblocking(true).unwrap();
         let (class, spec) = crate::spec::parse("hid:/dev/hidraw0", role).unwrap();
         let description = describe(properties, &Descriptor::parse(&properties.descriptor).unwrap());
-        let opened = Opened { spec, role, description, descriptors: vec![node.into()] };
+        let opened = Opened { spec, role, description, descriptors: vec![node.try_clone().unwrap().into()] };
         let mut partner = class.partner(opened).unwrap();
         for direction in [Direction::Out, Direction::In] {
             partner.open(&template(direction), &Attributes::default()).unwrap();
         }
-        Rig { partner, kernel }
+        Rig { partner, kernel, node }
     }
 
     fn push(&mut self, update: &Update) {
@@ -369,4 +372,24 @@ fn motors_stop_when_the_application_is_gone() {
     rig.ctl(2, Ctl::Neutral);
     assert_eq!(rig.written()[..5], [2, 3, 0, 0, 0]);
     assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+}
+
+#[test]
+fn motors_stop_also_when_the_partner_is_dropped_with_reports_queued() {
+    const REPORTS: usize = device::WORK_MAX - 1;
+    let mut rig = Rig::new(Role::Device, &dualsense());
+    let mut rumble = vec![0; 63];
+    rumble[..5].copy_from_slice(&[2, 3, 0, 0x40, 0x80]);
+    // The kernel takes a few of the reports, then blocks the thread.
+    rig.node.set_nonblocking(false).unwrap();
+    (0..REPORTS).for_each(|_| rig.push(&Update::Output(rumble.clone())));
+    rig.partner.close(FlowKey(2)).unwrap();
+    let Rig { partner, kernel, node } = rig;
+    drop((partner, node));
+    kernel.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut report = [0; 64];
+    (0..REPORTS).for_each(|_| _ = kernel.recv(&mut report).unwrap());
+    assert_eq!(report[..5], [2, 3, 0, 0x40, 0x80]);
+    kernel.recv(&mut report).expect("the last report arrives");
+    assert_eq!(report[..5], [2, 3, 0, 0, 0]);
 }
