@@ -94,6 +94,10 @@ impl DevicePartner {
     pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> FlowPartner<Self> {
         // If the device is gone already, the first pull reports it.
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
+        // Effects belong to the open node: those of a killed worker may still play. The device refuses those of other programs.
+        for id in 0..properties.effects_max as i16 {
+            let _ = evdev::erase_effect(node.as_fd(), id);
+        }
         let limit = options.count("queue");
         let into = properties.has_feedback().then_some(Format::Evdev);
         let state = State::new(&properties);

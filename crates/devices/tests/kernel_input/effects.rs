@@ -3,7 +3,8 @@
 
 use crate::needs_uinput;
 use crate::rig::*;
-use contract::Ctl;
+use contract::{Ctl, DeviceClass, Role};
+use devices::evdev::Evdev;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -177,6 +178,19 @@ fn closing_the_application_erases_its_effects() {
     joined.application = Application::open("/dev/null");
     joined.carry();
     assert_eq!(erased(&seen), 1);
+}
+
+#[test]
+fn a_new_worker_stops_the_effects_of_a_killed_one() {
+    needs_uinput!();
+    let device = Device::plug_in(&gamepad("rumble killed"));
+    let seen = drive(device.driver.try_clone().unwrap());
+    let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
+    // The broker keeps the node open, and the effect with it.
+    assert_eq!(evdev::upload_effect(opened.descriptors[0].as_fd(), &rumble(0x7000, 0)).unwrap(), 0);
+    assert!(matches!(next(&seen), Seen::Upload(_)));
+    let _source = End::new(&Evdev, opened);
+    assert_eq!(erased(&seen), 0);
 }
 
 #[test]
