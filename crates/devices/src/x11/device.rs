@@ -4,7 +4,7 @@
 use super::capture::Capture;
 use super::client::{Client, Packet};
 use super::clipboard::{Clipboard, ClipboardEvent};
-use super::display::{Extensions, SETUP_TIMEOUT};
+use super::display::{Extension, Extensions, SETUP_TIMEOUT, wait_reply};
 use super::errors::{device_error, partner_error};
 use super::layout::LayoutQuery;
 use crate::clipboard::Copies;
@@ -21,8 +21,11 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 use sys::clock::boot_ns;
 use wire::formats::viewer::Event;
-use x11rb_protocol::protocol::xproto::{self, ChangeKeyboardMappingRequest};
-use x11rb_protocol::protocol::xtest;
+use x11rb_protocol::protocol::xproto::{
+    self, ChangeKeyboardMappingRequest, QueryKeymapReply, QueryKeymapRequest, QueryPointerReply,
+    QueryPointerRequest,
+};
+use x11rb_protocol::protocol::xtest::FakeInputRequest;
 
 /// A screen as a partner.
 pub(super) struct DevicePartner {
@@ -50,6 +53,30 @@ fn now() -> Time {
     Time(boot_ns())
 }
 
+/// Releases the keys and buttons that a killed worker held: the server keeps them down after its connection. Those that the
+/// user of the screen holds stay down, because XTEST has a keyboard and a pointer of its own.
+fn release_leftovers(
+    client: &mut Client,
+    xtest: Extension,
+    root: xproto::Window,
+    deadline: Instant,
+) -> io::Result<()> {
+    let keymap = client.query(QueryKeymapRequest.serialize());
+    let pointer = client.query(QueryPointerRequest { window: root }.serialize());
+    let keymap: QueryKeymapReply = wait_reply(client, keymap, deadline)?;
+    let pointer: QueryPointerReply = wait_reply(client, pointer, deadline)?;
+    let keys = (0..=u8::MAX).filter(|key| keymap.keys[usize::from(key / 8)] >> (key % 8) & 1 != 0);
+    let keys = keys.map(|key| (xproto::KEY_RELEASE_EVENT, key));
+    // The mask has five buttons, from bit 8 on.
+    let buttons = (1..=5).filter(|button| u16::from(pointer.mask) >> (7 + button) & 1 != 0);
+    let buttons = buttons.map(|button| (xproto::BUTTON_RELEASE_EVENT, button));
+    for (type_, detail) in keys.chain(buttons) {
+        let release = FakeInputRequest { type_, detail, time: 0, root, root_x: 0, root_y: 0, deviceid: 0 };
+        client.send(release.serialize(xtest.opcode));
+    }
+    client.flush()
+}
+
 impl DevicePartner {
     /// Makes a partner from an accepted connection and a memory file to share with its server.
     pub(super) fn new(
@@ -70,6 +97,9 @@ impl DevicePartner {
             .then(|| Clipboard::new(&mut client, screen.root, extensions.xfixes, deadline))
             .transpose()
             .map_err(&to_device_error)?;
+        if let Some(xtest) = extensions.xtest.filter(|_| !is_view_only(spec)) {
+            release_leftovers(&mut client, xtest, screen.root, deadline).map_err(&to_device_error)?;
+        }
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
         let partner = DevicePartner {
@@ -223,7 +253,7 @@ impl DevicePartner {
         let Some(xtest) = self.extensions.xtest else { return };
         let (root_x, root_y) = (x.min(i16::MAX as u32) as i16, y.min(i16::MAX as u32) as i16);
         let (root, time, deviceid) = (self.root, 0, 0);
-        let input = xtest::FakeInputRequest { type_, detail, time, root, root_x, root_y, deviceid };
+        let input = FakeInputRequest { type_, detail, time, root, root_x, root_y, deviceid };
         self.client.send(input.serialize(xtest.opcode));
     }
 

@@ -538,6 +538,24 @@ fn the_pointer_follows_events_and_neutral_releases_everything() {
 }
 
 #[test]
+fn a_new_worker_releases_the_keys_and_buttons_of_a_killed_one() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut killed = server.device("");
+    killed.push(Event::Pointer { x: 12, y: 34, buttons: button::LEFT | button::RIGHT });
+    killed.push(Event::Key { keysym: 0xffe1, pressed: true });
+    let pressed = KeyButMask::BUTTON1 | KeyButMask::BUTTON3 | KeyButMask::SHIFT;
+    painter.until_pointer((12, 34), pressed);
+    // It releases nothing.
+    std::mem::forget(killed.partner);
+    let viewing = server.device(",view=only");
+    painter.until_pointer((12, 34), pressed);
+    drop(viewing);
+    let _device = server.device("");
+    painter.until_pointer((12, 34), KeyButMask::default());
+}
+
+#[test]
 fn a_screen_that_is_only_viewed_refuses_all_input() {
     let Some(server) = Server::start("320x200x24") else { return };
     let text = format!("x11:{},view=only", server.display);
