@@ -290,10 +290,10 @@ pub trait DeviceClass: Sync {
         self.open(spec, role, Some(known))
     }
 
-    /// Returns new descriptors for the next worker, if the connection behind the present ones has a state that the exited worker
-    /// alone knew. `None` if the next worker can continue with them.
-    fn renew(&self, _opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
-        Ok(None)
+    /// Replaces the descriptors and the properties for the next worker, if the connection behind them has a state that the exited
+    /// worker alone knew. Otherwise the next worker continues with them.
+    fn renew(&self, _opened: &mut Opened) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     /// Makes one more connection to a device that several connections serve; `known` is its description. The partner asks for them

@@ -100,9 +100,8 @@ impl SupervisedDriver {
         for origin in origins {
             if let PartnerOrigin::Opened(opened) = origin
                 && let Some(class) = registry::device_class(&opened.spec.class)
-                && let Ok(Some(descriptors)) = class.renew(opened)
             {
-                opened.descriptors = descriptors;
+                let _ = class.renew(opened);
             }
         }
     }

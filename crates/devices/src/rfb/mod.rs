@@ -40,6 +40,7 @@ use contract::{
 };
 use device::DevicePartner;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::Shutdown;
 use server::Settings;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -57,6 +58,9 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// The most bytes that are read from a password file.
 const PASSWORD_FILE_BYTES: u64 = 4096;
+
+/// The longest timeout while a session waits for the new connection of its next worker.
+const RENEW_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The port of display 0.
 const PORT: u16 = 5900;
@@ -182,8 +186,7 @@ fn truncated(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
 }
 
-fn connect(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
-    let timeout = spec.options.duration("timeout");
+fn connect(spec: &DeviceSpec, timeout: Duration) -> Result<Opened, DeviceError> {
     let password = password_file(spec)?.map(|file| read_password(spec, file)).transpose()?;
     let operation = || format!("connecting to the VNC server {}", spec.target);
     let mut stream = connect_tcp(&spec.target, timeout).map_err(|error| {
@@ -304,12 +307,30 @@ impl DeviceClass for Rfb {
         }
         match role {
             Role::Application => listen(spec, like),
-            Role::Device => connect(spec),
+            Role::Device => connect(spec, spec.options.duration("timeout")),
         }
     }
 
     fn reopen(&self, spec: &DeviceSpec, role: Role, _: &Description) -> Result<Opened, DeviceError> {
         self.open(spec, role, None)
+    }
+
+    /// Connects again: only the exited worker knew its place in the server's stream, and the streams that it inflates.
+    fn renew(&self, opened: &mut Opened) -> Result<(), DeviceError> {
+        if opened.role != Role::Device {
+            return Ok(());
+        }
+        // A server may accept one viewer only. If the new connection fails, the next worker finds this one closed, and the device is
+        // opened again.
+        for socket in &opened.descriptors {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+        let timeout = opened.spec.options.duration("timeout").min(RENEW_TIMEOUT);
+        let renewed = connect(&opened.spec, timeout)?;
+        opened.descriptors = renewed.descriptors;
+        // They have the size.
+        opened.description.properties = renewed.description.properties;
+        Ok(())
     }
 
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {

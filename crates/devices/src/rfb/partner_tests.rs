@@ -20,7 +20,11 @@ use wire::formats::viewer::Event;
 const SIDE: u32 = 24;
 
 fn frame(shade: u64) -> Vec<u8> {
-    let geometry = Geometry::new(PixelFormat::Bgrx32, SIDE, SIDE).unwrap();
+    frame_of(SIDE, shade)
+}
+
+fn frame_of(side: u32, shade: u64) -> Vec<u8> {
+    let geometry = Geometry::new(PixelFormat::Bgrx32, side, side).unwrap();
     let pixels =
         (0..geometry.bytes() as u64 / 4).flat_map(|at| [at as u8, shade as u8, (shade >> 8) as u8, 0]);
     Header::frame(geometry).emit().into_iter().chain(pixels).collect()
@@ -292,6 +296,24 @@ fn pictures_reach_the_client_and_input_reaches_the_server() {
     drop(client);
     assert_eq!(next(server.as_mut()), Event::Key { keysym: 0x61, pressed: false });
     assert_eq!(next(server.as_mut()), Event::Pointer { x: 3, y: 4, buttons: 0 });
+}
+
+#[test]
+fn a_new_worker_connects_again_and_gets_the_present_size() {
+    let (server, address) = serve(",viewers=2");
+    let mut server = opened(server, [Format::Viewer, Format::Video]);
+    push(server.as_mut(), IN, frame(0));
+    let mut device = open(&format!("rfb:{address}"), Role::Device);
+    let killed = Rfb.partner(device.try_clone().unwrap()).unwrap();
+    let mut killed = opened(killed, [Format::Video, Format::Viewer]);
+    assert!(whole(pull(killed.as_mut(), OUT)).is_some());
+    // It closes nothing.
+    std::mem::forget(killed);
+    let larger = frame_of(2 * SIDE, 1);
+    push(server.as_mut(), IN, larger.clone());
+    Rfb.renew(&mut device).unwrap();
+    let mut next = opened(Rfb.partner(device).unwrap(), [Format::Video, Format::Viewer]);
+    until(|| (whole(pull(next.as_mut(), OUT))? == larger[Header::BYTES..]).then_some(()));
 }
 
 #[test]

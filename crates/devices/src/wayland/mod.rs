@@ -344,11 +344,11 @@ impl DeviceClass for Wayland {
     }
 
     /// The objects of a connection are known to the exited worker alone. A share of the portal is known to the broker.
-    fn renew(&self, opened: &Opened) -> Result<Option<Vec<std::os::fd::OwnedFd>>, DeviceError> {
-        match Facts::parse(&opened.description.properties)? {
-            Facts::Output(_) => Ok(Some(vec![connect::connect(&opened.spec.target)?])),
-            Facts::Monitor(..) => Ok(None),
+    fn renew(&self, opened: &mut Opened) -> Result<(), DeviceError> {
+        if let Facts::Output(_) = Facts::parse(&opened.description.properties)? {
+            opened.descriptors = vec![connect::connect(&opened.spec.target)?];
         }
+        Ok(())
     }
 
     /// Threads of this process have the share of a portal.

@@ -35,7 +35,6 @@ use contract::{
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// The screen of a display.
@@ -97,8 +96,9 @@ fn open(spec: &DeviceSpec, role: Role, summary: Option<String>) -> Result<Opened
 }
 
 /// Connects again: a server counts the requests of a connection, and only the exited worker knew the count.
-fn renew(opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
-    Ok(Some(open(&opened.spec, opened.role, None)?.descriptors))
+fn renew(opened: &mut Opened) -> Result<(), DeviceError> {
+    opened.descriptors = open(&opened.spec, opened.role, None)?.descriptors;
+    Ok(())
 }
 
 /// Lists a display of this host; `None` for the socket of a server that has ended. The problem says why a connection
@@ -159,7 +159,7 @@ impl DeviceClass for X11 {
         open(spec, role, None)
     }
 
-    fn renew(&self, opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+    fn renew(&self, opened: &mut Opened) -> Result<(), DeviceError> {
         renew(opened)
     }
 
@@ -200,7 +200,7 @@ impl DeviceClass for Window {
         open(spec, role, Some(title))
     }
 
-    fn renew(&self, opened: &Opened) -> Result<Option<Vec<OwnedFd>>, DeviceError> {
+    fn renew(&self, opened: &mut Opened) -> Result<(), DeviceError> {
         renew(opened)
     }
 
