@@ -85,44 +85,86 @@ fn serve(listener: &TcpListener, mut poller: Poller, end: &Event) {
         if poller.is_ready(end.as_fd()) {
             return;
         }
-        while let Ok((stream, _)) = listener.accept() {
+        // One client a turn: `end` is checked before the next one.
+        if let Ok((stream, _)) = listener.accept() {
             // An error affects this client only.
-            let _ = attend(stream);
+            let _ = attend(&stream, &mut poller, end);
+            poller.forget(stream.as_fd());
         }
     }
 }
 
-fn attend(mut stream: TcpStream) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    stream.set_nonblocking(false)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let answer = match read_head(&mut stream, until)? {
+fn attend(stream: &TcpStream, poller: &mut Poller, end: &Event) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    let mut client = Client { stream, poller, end, until: Instant::now() + PATIENCE };
+    let answer = match client.read_head()? {
         Some(head) => answer(&head),
         None => response("431 Request Header Fields Too Large", "the request is too long\n"),
     };
-    stream.write_all(answer.as_bytes())
+    client.until = Instant::now() + PATIENCE;
+    client.write(answer.as_bytes())
 }
 
-/// Reads the head of a request; returns `None` if it is too long.
-fn read_head(stream: &mut TcpStream, until: Instant) -> io::Result<Option<String>> {
-    let mut head = Vec::new();
-    let mut bytes = [0; 1024];
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+/// A client. Each step fails after `until`, and once the server ends.
+struct Client<'a> {
+    stream: &'a TcpStream,
+    poller: &'a mut Poller,
+    end: &'a Event,
+    until: Instant,
+}
+
+impl Client<'_> {
+    /// Repeats `step` until it does not block.
+    fn step(
+        &mut self,
+        is_write: bool,
+        step: &mut dyn FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match step(self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                done => return done,
+            }
+            let left = self.until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.poller.register(self.stream.as_fd(), !is_write, is_write);
+            self.poller.register(self.end.as_fd(), true, false);
+            self.poller.wait(Some(left))?;
+            if self.poller.is_ready(self.end.as_fd()) {
+                return Err(io::Error::other("the server ends"));
+            }
         }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => head.extend_from_slice(&bytes[..count]),
+    }
+
+    /// Reads the head of a request; returns `None` if it is too long.
+    fn read_head(&mut self) -> io::Result<Option<String>> {
+        let mut head = Vec::new();
+        let mut bytes = [0; 1024];
+        loop {
+            match self.step(false, &mut |mut stream| stream.read(&mut bytes))? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => head.extend_from_slice(&bytes[..count]),
+            }
+            if head.windows(4).any(|end| end == b"\r\n\r\n") {
+                return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
+            }
+            if head.len() > REQUEST_BYTES_MAX {
+                return Ok(None);
+            }
         }
-        if head.windows(4).any(|end| end == b"\r\n\r\n") {
-            return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
+    }
+
+    fn write(&mut self, mut left: &[u8]) -> io::Result<()> {
+        while !left.is_empty() {
+            match self.step(true, &mut |mut stream| stream.write(left))? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => left = &left[count..],
+            }
         }
-        if head.len() > REQUEST_BYTES_MAX {
-            return Ok(None);
-        }
+        Ok(())
     }
 }
 
@@ -200,6 +242,33 @@ mod tests {
         let silent = TcpStream::connect(at).unwrap();
         drop(said(at, &[b'a'; 64 << 10]));
         assert!(said(at, b"GET /health HTTP/1.0\r\n\r\n").contains("\r\n\r\nok\n"));
+        drop(silent);
+    }
+
+    #[test]
+    fn silent_clients_do_not_delay_the_end() {
+        let endpoint = Endpoint::start(address("0").unwrap()).unwrap();
+        let mut first = TcpStream::connect(endpoint.address()).unwrap();
+        let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+        first.write_all(b"GET /nothing HTTP/1.1\r\n\r\n").unwrap();
+        first.read_to_end(&mut Vec::new()).unwrap();
+        drop(endpoint);
+        // The others wait behind the first one. The server ends before the turn of the last one.
+        let error = (&silent[7]).read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn the_end_interrupts_a_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let (mut poller, end) = (Poller::new().unwrap(), Event::new().unwrap());
+        end.signal();
+        let until = Instant::now() + Duration::from_secs(3600);
+        let mut client = Client { stream: &stream, poller: &mut poller, end: &end, until };
+        assert!(client.read_head().is_err());
         drop(silent);
     }
 
