@@ -7,11 +7,12 @@
 
 mod exposition;
 
-use broker::console::{Answer, Operation, Status, ask, own_consoles};
+use broker::console::{self, Answer, Operation, Status, ask, own_consoles};
 use contract::ServiceError;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::event::Event;
@@ -178,8 +179,8 @@ fn answer(head: &str) -> String {
         return response("405 Method Not Allowed", "only GET is supported\n");
     }
     match target.split('?').next().unwrap_or_default() {
-        "/metrics" => response("200 OK", &exposition::emit(&statuses())),
-        "/health" => match health() {
+        "/metrics" => response("200 OK", &exposition::emit(&survey(own_consoles(), &mut stats).0)),
+        "/health" => match health(own_consoles(), &mut stats) {
             problems if problems.is_empty() => response("200 OK", "ok\n"),
             problems => response("503 Service Unavailable", &format!("{}\n", problems.join("\n"))),
         },
@@ -195,18 +196,42 @@ fn response(status: &str, body: &str) -> String {
     )
 }
 
-/// Returns the status of every console of this process.
-fn statuses() -> Vec<Status> {
-    let told = |console: &std::path::PathBuf| match ask(console, &Operation::Stats {}) {
-        Ok(Answer::Status(status)) => Some(status),
-        _ => None,
-    };
-    own_consoles().unwrap_or_default().iter().filter_map(told).collect()
+fn stats(console: &Path) -> io::Result<Answer> {
+    ask(console, &Operation::Stats {})
+}
+
+/// Asks the consoles of this process. Returns their statuses, and a problem for each one that does not answer in time.
+fn survey(
+    consoles: io::Result<Vec<PathBuf>>,
+    ask: &mut dyn FnMut(&Path) -> io::Result<Answer>,
+) -> (Vec<Status>, Vec<String>) {
+    let (mut statuses, mut problems) = (Vec::new(), Vec::new());
+    let consoles = consoles.unwrap_or_else(|error| {
+        problems.push(format!("the consoles of this process cannot be listed: {error}"));
+        Vec::new()
+    });
+    for path in consoles {
+        match ask(&path) {
+            Ok(Answer::Status(status)) => statuses.push(status),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let name = path.file_name().unwrap_or_default().display();
+                problems.push(format!("{name}: no answer for {} s: it hangs", console::PATIENCE.as_secs()));
+            }
+            // Its share or attach has ended meanwhile.
+            _ => {}
+        }
+    }
+    (statuses, problems)
 }
 
 /// Returns the problems of this process.
-fn health() -> Vec<String> {
-    statuses().into_iter().flat_map(|status| status.problems).collect()
+fn health(
+    consoles: io::Result<Vec<PathBuf>>,
+    ask: &mut dyn FnMut(&Path) -> io::Result<Answer>,
+) -> Vec<String> {
+    let (statuses, mut problems) = survey(consoles, ask);
+    problems.extend(statuses.into_iter().flat_map(|status| status.problems));
+    problems
 }
 
 #[cfg(test)]
@@ -270,6 +295,23 @@ mod tests {
         let mut client = Client { stream: &stream, poller: &mut poller, end: &end, until };
         assert!(client.read_head().is_err());
         drop(silent);
+    }
+
+    #[test]
+    fn a_console_that_hangs_is_a_problem() {
+        let of = |names: &[&str]| Ok(names.iter().map(PathBuf::from).collect());
+        let mut ask = |path: &Path| match path.to_str() {
+            Some("hangs") => Err(io::ErrorKind::TimedOut.into()),
+            Some("has-ended") => Err(io::ErrorKind::ConnectionRefused.into()),
+            _ => {
+                Ok(Answer::Status(Status { problems: vec!["share: no device".into()], ..Status::default() }))
+            }
+        };
+        assert!(health(of(&["has-ended"]), &mut ask).is_empty());
+        let problems = health(of(&["hangs", "runs"]), &mut ask);
+        assert_eq!(problems, ["hangs: no answer for 5 s: it hangs", "share: no device"]);
+        let unlisted = health(Err(io::ErrorKind::PermissionDenied.into()), &mut ask);
+        assert!(unlisted[0].contains("cannot be listed"), "{unlisted:?}");
     }
 
     #[test]
