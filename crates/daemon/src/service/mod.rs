@@ -306,7 +306,7 @@ impl Supervisor {
 
     fn handle_end(&mut self, Finished { unit: id, result }: Finished) {
         if let Some(unit) = self.units.iter_mut().find(|unit| unit.id == id) {
-            unit.handle_end(result, &self.cx);
+            unit.handle_end(result, now(), &self.cx);
         } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id) {
             sharing.handle_end(result, &self.cx);
         }

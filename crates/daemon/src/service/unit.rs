@@ -19,6 +19,9 @@ use sys::stop::Stop;
 /// Delay before a restart: the first one, and the longest. It doubles in between.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
+/// A unit that has run for this long has succeeded: a later failure is a new one.
+const STEADY_AFTER: Duration = Duration::from_secs(60);
+
 /// The result of a unit's thread.
 pub(super) struct Finished {
     pub(super) unit: u64,
@@ -89,6 +92,7 @@ pub(super) struct Unit {
     pub(super) stop: Stop,
     /// Number of running threads.
     pub(super) threads: usize,
+    started_at: Time,
     pub(super) retry: Retry,
     /// It has ended normally.
     pub(super) done: bool,
@@ -99,12 +103,14 @@ pub(super) struct Unit {
 impl Unit {
     pub(super) fn new(id: u64, words: Words) -> Result<Unit, ServiceError> {
         let stop = new_stop()?;
-        Ok(Unit { id, words, stop, threads: 0, retry: Retry::default(), done: false, gone: false })
+        let (started_at, retry) = (Time::ZERO, Retry::default());
+        Ok(Unit { id, words, stop, threads: 0, started_at, retry, done: false, gone: false })
     }
 
     /// Starts, or restarts, its threads.
     pub(super) fn start(&mut self, cx: &UnitContext) {
         self.retry.at = None;
+        self.started_at = now();
         if let Err(error) = self.try_start(cx) {
             self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
         }
@@ -159,13 +165,18 @@ impl Unit {
         Ok(())
     }
 
-    /// Handles the end of one thread. After a failure, stops the others and schedules a restart.
-    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, cx: &UnitContext) {
+    /// Handles the end of one thread. After the first failure, stops the others and schedules a restart.
+    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, at: Time, cx: &UnitContext) {
         self.threads -= 1;
+        let has_failed = self.retry.at.is_some();
         if let Err(error) = result
             && !self.gone
+            && !has_failed
         {
             self.stop.stop();
+            if at.since(self.started_at) >= STEADY_AFTER {
+                self.retry.succeed();
+            }
             self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
         }
         self.done |= self.threads == 0 && self.retry.at.is_none();
@@ -211,4 +222,35 @@ fn spawn(
 
 pub(super) fn new_stop() -> Result<Stop, ServiceError> {
     Stop::new().map_err(|error| ServiceError::os("eventfd", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_long_run_resets_the_backoff_and_a_run_fails_once() {
+        let warnings = Arc::new(Mutex::new(0));
+        let counted = warnings.clone();
+        let emit: EmitEvent = Arc::new(move |_| *counted.lock().unwrap() += 1);
+        let cx = UnitContext { to: channel().0, wake: Wake::new().unwrap(), emit, handovers: Arc::default() };
+        let (source, sink) = ("null:".into(), "null:".into());
+        let words =
+            ConnectWords { source, sink, via: None, via_back: None, key_file: None, ports: Vec::new() };
+        let mut unit = Unit::new(0, Words::Connect(words)).unwrap();
+        let fail = |unit: &mut Unit, ran: Duration| {
+            // As after a start of two threads.
+            (unit.threads, unit.retry.at) = (2, None);
+            for _ in 0..2 {
+                let error = ServiceError::Unreachable("no answer".into());
+                unit.handle_end(Err(error), unit.started_at.after(ran), &cx);
+            }
+            (unit.retry.failures, *warnings.lock().unwrap())
+        };
+        assert_eq!(fail(&mut unit, Duration::ZERO), (1, 1));
+        assert_eq!(fail(&mut unit, STEADY_AFTER / 2), (2, 1));
+        assert_eq!(fail(&mut unit, STEADY_AFTER), (1, 2));
+    }
 }
