@@ -194,6 +194,16 @@ fn a_service_manager_is_notified_and_its_sockets_are_used() {
 }
 
 #[test]
+fn a_share_by_rule_ends_with_its_terminal() {
+    let rule = "evdev:name=no such device*";
+    let mut service = Service::start(&["share", rule, "--listen", "127.0.0.1:0", "--insecure"]);
+    service.wait("listening");
+    let pid = rustix::process::Pid::from_child(&service.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    wait_until("the end of the share", || service.child.try_wait().unwrap().is_some());
+}
+
+#[test]
 fn check_reports_errors_and_starts_nothing() {
     let scratch = Scratch::new();
     let (file, record) = (scratch.path("run.toml"), scratch.path("record"));

@@ -78,7 +78,8 @@ pub struct Supervisor {
     cx: UnitContext,
     finished: Receiver<Finished>,
     console: Option<Console>,
-    hangup: Hangup,
+    /// Set if there is a file to read again; otherwise SIGHUP ends the process.
+    hangup: Option<Hangup>,
     /// Kernel events about devices, if available.
     uevents: Option<Uevents>,
     /// Times of the coming searches for devices.
@@ -100,6 +101,7 @@ impl Supervisor {
         let failed = |error| ServiceError::os("starting", error);
         let (to, finished) = channel();
         let plan = source.plan()?;
+        let has_file = matches!(source, Source::File(_));
         let manager = Arc::new(Manager::of_environment());
         let handovers = Arc::new(take_over(passed.stored, &manager, &emit));
         let mut supervisor = Supervisor {
@@ -113,7 +115,7 @@ impl Supervisor {
             cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit, handovers },
             finished,
             console: Console::open().ok(),
-            hangup: Hangup::take_over().map_err(failed)?,
+            hangup: has_file.then(Hangup::take_over).transpose().map_err(failed)?,
             uevents: Uevents::open().ok(),
             looks: Vec::new(),
             manager,
@@ -141,7 +143,7 @@ impl Supervisor {
             if self.sharings.is_empty() && self.units.iter().all(|unit| unit.done) {
                 break;
             }
-            if self.hangup.take() {
+            if self.hangup.as_ref().is_some_and(Hangup::take) {
                 // `reload` has reported the error.
                 let _ = self.reload();
             }
@@ -344,7 +346,9 @@ impl Supervisor {
     fn sleep(&mut self, stop: &Stop) -> Result<(), ServiceError> {
         self.poller.register(stop.wakes(), true, false);
         self.poller.register(self.cx.wake.as_fd(), true, false);
-        self.poller.register(self.hangup.as_fd(), true, false);
+        if let Some(hangup) = &self.hangup {
+            self.poller.register(hangup.as_fd(), true, false);
+        }
         if let Some(uevents) = &self.uevents {
             self.poller.register(uevents.as_fd(), true, false);
         }
