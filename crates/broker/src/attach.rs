@@ -23,7 +23,7 @@ use flow::fair::Processor;
 use flow::nodes::Claim;
 use flow::types::{FlowPlan, Notice};
 use hosts::dial::{Dialling, Expected, Over, Patience, greet, is_here};
-use hosts::place::{Confirm, Route, reach, record_place};
+use hosts::place::{Confirm, record_place};
 use hosts::ways::Ways;
 use hub::application::{ApplicationChoice, make_node};
 use making::Making;
@@ -313,16 +313,13 @@ impl ApplicationHost {
             connected = self.reach();
         }
         let ((), route) = connected?;
-        match (&mut self.known, &self.key) {
-            (Some(known), Some(key)) => record_place(known, &self.target, route, (key, self.address)),
-            _ => Ok(()),
+        if let (Some(known), Some(key)) = (&mut self.known, &self.key)
+            && let Err(error) = record_place(known, &self.target, route, (key, self.address))
+        {
+            // Only a later search for the peer uses the record.
+            self.choice.events.push(Event::Warning { problem: error.to_string() });
         }
-    }
-
-    /// Makes the first connection, at any address of the target.
-    fn reach(&mut self) -> Result<((), Route), ServiceError> {
-        let (target, peers) = (self.target.clone(), self.known.as_ref().map(|known| known.peers().clone()));
-        reach(&target, peers.as_ref(), &mut |addresses| self.connect_first(addresses))
+        Ok(())
     }
 
     /// Serves until all flows have ended or `stop` is raised.

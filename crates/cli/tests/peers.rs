@@ -50,6 +50,23 @@ fn a_peer_does_not_answer_for_another_place() {
     attach(&address).done();
 }
 
+#[test]
+fn a_place_that_cannot_be_recorded_is_a_warning() {
+    let (a, b) = paired();
+    let (_share, address) = a.shares("pattern:count=10,rate=0", &["--name", "cam", "--hub", "copy"]);
+    let attach = |place: &str| {
+        b.says(&["attach", &format!("a@{place}/cam"), "--as", "pattern:count=10,rate=0", "--json"])
+    };
+    attach(&address.replace("127.0.0.1", "localhost")).done();
+    // Nobody can open a directory for writing, as on a read-only file system.
+    let lock = b.0.path("state/outboard/peers.lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    let told = attach(&address);
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.text().contains("peers.lock"), "{}", told.text());
+}
+
 /// Another peer has the place that is on record, so the name leads to it, and the key refuses.
 #[test]
 fn a_name_leads_to_its_places_and_demands_its_key() {

@@ -126,8 +126,15 @@ impl Known {
         }))
     }
 
-    /// Records that the peer is at `place` (`HOST:PORT`), in the file too.
+    /// Records that the peer is at `place` (`HOST:PORT`), in the file too. Writes nothing if that is on record, so that the
+    /// directory may be read-only then.
     pub fn record(&mut self, key: &PeerKey, place: &str) -> Result<(), ServiceError> {
+        self.refresh()?;
+        let mut recorded = self.peers.clone();
+        recorded.record(key, place);
+        if recorded == self.peers {
+            return Ok(());
+        }
         self.trust.edit(|peers| {
             peers.record(key, place);
             Ok(())

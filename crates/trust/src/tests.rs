@@ -104,6 +104,23 @@ fn concurrent_processes_create_one_identity() {
 }
 
 #[test]
+fn a_place_that_is_on_record_needs_no_write() {
+    let user = User::new();
+    let (key, other) = (PeerKey([1; 32]), PeerKey([2; 32]));
+    let add = |peers: &mut Peers| peers.add("a", None, key, None).and(peers.add("c", None, other, None));
+    user.trust.edit(add).unwrap();
+    let mut known = Known::new(user.trust.clone()).unwrap();
+    known.record(&key, "desk:7845").unwrap();
+    // Nobody can open a directory for writing, as on a read-only file system.
+    let lock = user.directory.join(LOCK_FILE);
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    known.record(&key, "desk:7845").unwrap();
+    assert!(known.record(&other, "desk:7845").is_err(), "a place changes its key only with a record");
+    assert!(known.record(&key, "lab:7845").is_err());
+}
+
+#[test]
 fn concurrent_edits_are_all_saved_and_reloaded() {
     let user = User::new();
     let mut known = Known::new(user.trust.clone()).unwrap();

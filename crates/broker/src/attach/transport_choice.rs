@@ -9,6 +9,7 @@ use crate::events::Event;
 use contract::ServiceError;
 use contract::{End, Meeting, Time};
 use hosts::dial::{Dialled, Dialling, address_towards, begin_quic, is_here, udp_towards};
+use hosts::place::{Route, reach};
 use hosts::ways::Ways;
 use modules::{TransportPlan, now};
 use std::net::SocketAddr;
@@ -107,8 +108,14 @@ impl TransportChoice {
 }
 
 impl ApplicationHost {
+    /// Makes the first connection, at any address of the target.
+    pub(super) fn reach(&mut self) -> Result<((), Route), ServiceError> {
+        let (target, peers) = (self.target.clone(), self.known.as_ref().map(|known| known.peers().clone()));
+        reach(&target, peers.as_ref(), &mut |addresses| self.connect_first(addresses))
+    }
+
     /// Makes the first connection; uses the fallback if the preferred transport does not connect.
-    pub(super) fn connect_first(&mut self, peers: &[SocketAddr]) -> Result<(), ServiceError> {
+    fn connect_first(&mut self, peers: &[SocketAddr]) -> Result<(), ServiceError> {
         self.transport = self.choice.preferred.clone();
         let patience = if self.choice.fallback.is_some() { FALLBACK_TIMEOUT } else { CONNECT_TIMEOUT };
         match (self.connect_any(peers, patience), self.choice.fallback.clone()) {
