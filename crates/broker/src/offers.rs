@@ -557,7 +557,7 @@ impl OpenDevice {
     }
 
     /// Closes the device, and removes its leftovers.
-    pub(crate) fn discard(self) {
+    pub fn discard(self) {
         if let Some(opened) = self.opened {
             registry::release(&opened);
         }

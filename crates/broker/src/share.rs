@@ -33,7 +33,7 @@ use contract::{Role, Time};
 use flow::drain::{self, Drain};
 use hosts::quic_listener::QuicListener;
 use modules::now;
-use openings::{Opening, Openings};
+pub use openings::{Opening, Openings};
 pub use orders::Orders;
 use pipeline::Edit;
 use session::features;

@@ -202,6 +202,31 @@ fn a_stop_waits_for_no_dialog() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// The watchdog of a service manager asks the same as `health`.
+#[test]
+fn a_service_answers_while_its_user_is_asked_and_asks_once() {
+    let Some(desktop) = Gnome::start() else { return };
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let text = "[[share]]\ndevice = 'wayland:wayland-0,view=only'\nlisten = '127.0.0.1:0'\n";
+    std::fs::write(&file, text).unwrap();
+    let mut service = Service::start_as(on_desktop(&desktop, &scratch, &["run", &file]));
+    let process = service.child.id().to_string();
+    let says = |command: &str| run(on_desktop(&desktop, &scratch, &[command, "--process", &process]));
+    service.wait("question");
+    desktop.wait_for_dialog();
+    says("health").done();
+    is_answered(desktop.answer(Answer::Cancel));
+    service.wait("warning");
+    assert_eq!(says("health").code, Some(1));
+    assert!(service.pending().iter().all(|event| event["event"] != "question"));
+    says("reload").done();
+    service.wait("question");
+    desktop.wait_for_dialog();
+    assert_eq!(service.stop(), Some(0));
+    desktop.wait_for_no_dialog();
+}
+
 #[test]
 fn a_share_that_ends_on_the_desktop_is_unplugged_and_asks_nobody() {
     let Some(desktop) = Gnome::start() else { return };

@@ -1,6 +1,6 @@
 //! The devices of processes that join are opened on threads of their own: a device, or the dialog that asks its user, may
-//! take long, and the peers of other devices need this host meanwhile. The device of this process is opened likewise if its class
-//! asks the user, so that a stop need not wait for the answer.
+//! take long, and the peers of other devices need this host meanwhile. A device of this process is opened likewise if its class
+//! asks the user, so that neither a stop nor a service manager's watchdog waits for the answer.
 
 use crate::offers::OpenDevice;
 use crate::share_request::ShareDevice;
@@ -22,11 +22,14 @@ const OPENINGS_MAX: usize = 32;
 /// The wait for an answer to a withdrawn question.
 const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The device of a process that joins, open or refused.
-pub(super) struct Opening {
-    pub(super) visitor: u64,
-    pub(super) device: ShareDevice,
-    pub(super) result: Result<OpenDevice, ServiceError>,
+/// A device, open or refused.
+pub struct Opening {
+    /// The number that the caller chose for it: the process that joins, or the device.
+    pub visitor: u64,
+    /// The request.
+    pub device: ShareDevice,
+    /// The open device, or the reason of the refusal.
+    pub result: Result<OpenDevice, ServiceError>,
 }
 
 /// Opens a device of this process. Returns `None` if the stop is raised while its user is asked.
@@ -46,15 +49,14 @@ pub(super) fn open_until(device: &ShareDevice, stop: &Stop) -> Result<Option<Ope
             return opening.result.map(Some);
         }
         if stop.is_requested() {
-            device.withdraw();
-            // The desktop closes the dialog before this process ends.
-            let _ = openings.finished.recv_timeout(WITHDRAWAL_TIMEOUT);
+            openings.end();
             return Ok(None);
         }
     }
 }
 
-pub(super) struct Openings {
+/// The devices that are being opened.
+pub struct Openings {
     sender: Sender<Opening>,
     finished: Receiver<Opening>,
     wake: Wake,
@@ -65,12 +67,14 @@ pub(super) struct Openings {
 }
 
 impl Openings {
-    pub(super) fn new() -> io::Result<Openings> {
+    /// Opens nothing yet.
+    pub fn new() -> io::Result<Openings> {
         let (sender, finished) = channel();
         Ok(Openings { sender, finished, wake: Wake::new()?, opening: BTreeMap::new(), count: Arc::new(()) })
     }
 
-    pub(super) fn begin(&mut self, visitor: u64, device: ShareDevice) -> io::Result<()> {
+    /// Opens a device on a thread.
+    pub fn begin(&mut self, visitor: u64, device: ShareDevice) -> io::Result<()> {
         if Arc::strong_count(&self.count) > OPENINGS_MAX {
             return Err(io::Error::other("too many devices are being opened"));
         }
@@ -90,23 +94,38 @@ impl Openings {
         thread::Builder::new().name("open".into()).spawn(open).map(drop)
     }
 
-    pub(super) fn register(&self, poller: &mut Poller) {
+    /// Registers for the next device that is open or refused.
+    pub fn register(&self, poller: &mut Poller) {
         poller.register(self.wake.as_fd(), true, false);
     }
 
     /// Closes the dialog of a visitor that has left.
-    pub(super) fn withdraw(&self, visitor: u64) {
+    pub fn withdraw(&self, visitor: u64) {
         if let Some(device) = self.opening.get(&visitor) {
             device.withdraw();
         }
     }
 
     /// Returns the next device that is open or refused.
-    pub(super) fn next(&mut self, poller: &Poller) -> Option<Opening> {
+    pub fn next(&mut self, poller: &Poller) -> Option<Opening> {
         if !poller.is_ready(self.wake.as_fd()) {
             return None;
         }
         self.wake.clear();
         self.finished.try_recv().ok().inspect(|opening| drop(self.opening.remove(&opening.visitor)))
+    }
+
+    /// Closes all dialogs. Waits until the desktop has closed them, because this process may end.
+    pub fn end(&mut self) {
+        self.opening.values().for_each(ShareDevice::withdraw);
+        while !self.opening.is_empty()
+            && let Ok(Opening { visitor, result, .. }) = self.finished.recv_timeout(WITHDRAWAL_TIMEOUT)
+        {
+            self.opening.remove(&visitor);
+            if let Ok(open) = result {
+                open.discard();
+            }
+        }
+        self.opening.clear();
     }
 }

@@ -48,6 +48,11 @@ impl Orders {
     /// Opens a device on this thread and offers it under `index`, and waits until it is offered. Returns the error if it cannot be.
     pub fn offer(&self, index: u64, device: ShareDevice) -> Result<(), ServiceError> {
         let open = OpenDevice::open(&device)?;
+        self.offer_open(index, device, open)
+    }
+
+    /// Offers an open device under `index`, and waits until it is offered.
+    pub fn offer_open(&self, index: u64, device: ShareDevice, open: OpenDevice) -> Result<(), ServiceError> {
         self.give(index, OrderKind::Offer(Box::new(device), open))
     }
 

@@ -38,7 +38,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use sys::activation::Passed;
 use sys::event::Event as Wake;
-use sys::poller::Poller;
+use sys::poller::{Poller, note_closed};
 use sys::signal::Hangup;
 use sys::stop::Stop;
 use sys::uevent::Uevents;
@@ -245,6 +245,8 @@ impl Supervisor {
             let kept = plan.shares.iter().any(|share| share.request.listen == sharing.listen());
             if !kept {
                 done.ended += sharing.end();
+                // The poller knows its wakeup.
+                note_closed();
             }
             kept
         });
@@ -304,6 +306,9 @@ impl Supervisor {
         while let Ok(finished) = self.finished.try_recv() {
             self.handle_end(finished);
         }
+        for sharing in &mut self.sharings {
+            sharing.finish_openings(&self.poller, &self.cx);
+        }
     }
 
     fn handle_end(&mut self, Finished { unit: id, result }: Finished) {
@@ -349,6 +354,7 @@ impl Supervisor {
         if let Some(hangup) = &self.hangup {
             self.poller.register(hangup.as_fd(), true, false);
         }
+        self.sharings.iter().for_each(|sharing| sharing.register(&mut self.poller));
         if let Some(uevents) = &self.uevents {
             self.poller.register(uevents.as_fd(), true, false);
         }

@@ -8,7 +8,7 @@ use super::unit::{Retry, UnitContext, new_stop, run_device_host};
 use broker::events::Event;
 use broker::events::Reloaded;
 use broker::handover::Left;
-use broker::share::{DeviceHost, Orders};
+use broker::share::{DeviceHost, Opening, Openings, Orders};
 use broker::share_request::ShareRequest;
 use broker::share_words::ShareWords;
 use contract::ServiceError;
@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::listening::Listening;
+use sys::poller::Poller;
 use sys::stop::Stop;
 
 /// A `DeviceHost` on one address.
@@ -38,9 +39,27 @@ pub(super) struct Sharing {
     running: Option<(Orders, JoinHandle<()>)>,
     retry: Retry,
     devices: Vec<Device>,
+    /// The devices whose user is asked.
+    openings: Openings,
     /// The entries that are hotplug rules.
     rules: Vec<ShareWords>,
     next: u64,
+}
+
+/// The state of a device.
+///
+/// | state | event | next |
+/// |---|---|---|
+/// | `Idle` | it is due, and opens without a question | `Offered`; on an error `Idle`, with a retry or a permanent error |
+/// | `Idle` | it is due, and its user is asked | `Asked` |
+/// | `Asked` | it is open | `Offered` |
+/// | `Asked` | refused, or no answer | `Idle`, with a permanent error |
+/// | `Offered` | the `DeviceHost` has ended | `Idle` |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Idle,
+    Asked,
+    Offered,
 }
 
 /// One `[[share]]`, or one device that matches a rule.
@@ -48,9 +67,9 @@ struct Device {
     /// The device's number in orders.
     index: u64,
     words: ShareWords,
-    offered: bool,
+    progress: Progress,
     retry: Retry,
-    /// A permanent error of the entry, found when the device was opened.
+    /// An error of the entry, found when the device was opened, or the refusal of the user. It lasts until a reload.
     wrong: Option<String>,
     /// The rule that the device matches, and the device's summary; `None` for a plain `[[share]]`.
     found: Option<(ShareWords, String)>,
@@ -58,7 +77,38 @@ struct Device {
 
 impl Device {
     fn new(index: u64, words: ShareWords, found: Option<(ShareWords, String)>) -> Device {
-        Device { index, words, offered: false, retry: Retry::default(), wrong: None, found }
+        Device { index, words, progress: Progress::Idle, retry: Retry::default(), wrong: None, found }
+    }
+
+    fn is_offered(&self) -> bool {
+        self.progress == Progress::Offered
+    }
+
+    /// Returns whether it waits to be opened, perhaps for its retry.
+    fn waits(&self) -> bool {
+        self.progress == Progress::Idle && self.wrong.is_none()
+    }
+
+    /// Records the result of an attempt to open and offer it.
+    fn settle(&mut self, result: Result<Progress, ServiceError>, cx: &UnitContext) {
+        match result {
+            Ok(progress) => {
+                self.progress = progress;
+                self.retry.succeed();
+            }
+            Err(ServiceError::Usage(problem)) => self.refuse(&problem, cx),
+            Err(error) => {
+                let name = format!("share {}", self.words.device);
+                self.retry.fail(&name, error.to_string(), &cx.emit);
+            }
+        }
+    }
+
+    fn refuse(&mut self, problem: &str, cx: &UnitContext) {
+        let problem = format!("share {}: {problem}", self.words.device);
+        (cx.emit)(Event::Warning { problem: problem.clone() });
+        self.retry.succeed();
+        self.wrong = Some(problem);
     }
 }
 
@@ -77,6 +127,7 @@ impl Sharing {
             running: None,
             retry: Retry::default(),
             devices: Vec::new(),
+            openings: Openings::new().map_err(|error| ServiceError::os("eventfd", error))?,
             rules: Vec::new(),
             next: 0,
         };
@@ -132,7 +183,7 @@ impl Sharing {
 
     /// Returns the number of devices on offer.
     pub(super) fn devices(&self) -> usize {
-        self.devices.iter().filter(|device| device.offered).count()
+        self.devices.iter().filter(|device| device.is_offered()).count()
     }
 
     /// Returns whether the running `DeviceHost` satisfies the plan.
@@ -163,12 +214,14 @@ impl Sharing {
         done.ended += self.rules.iter().filter(|rule| !rules.contains(rule)).count();
         self.rules = rules;
         let rules = &self.rules;
-        let orders = self.running.as_ref().map(|(orders, _)| orders.clone());
-        self.devices.retain(|device| {
+        let (orders, openings) = (self.running.as_ref().map(|(orders, _)| orders), &self.openings);
+        self.devices.retain_mut(|device| {
+            // A reload tries again.
+            device.wrong = None;
             if let Some((rule, _)) = &device.found {
                 let stays = rules.contains(rule);
                 if !stays {
-                    withdraw(orders.as_ref(), device);
+                    withdraw(orders, openings, device);
                 }
                 return stays;
             }
@@ -179,7 +232,7 @@ impl Sharing {
                     done.unchanged += 1;
                 }
                 None => {
-                    withdraw(orders.as_ref(), device);
+                    withdraw(orders, openings, device);
                     done.ended += 1;
                 }
             }
@@ -191,7 +244,7 @@ impl Sharing {
             done.started += 1;
         }
         self.look(cx);
-        self.offer(cx, |device| !device.offered && device.retry.at.is_none() && device.wrong.is_none());
+        self.offer(cx, |device| device.waits() && device.retry.at.is_none());
         self.launch(cx);
     }
 
@@ -204,7 +257,7 @@ impl Sharing {
     pub(super) fn look(&mut self, cx: &UnitContext) {
         for rule in self.rules.clone() {
             let mut found = hotplug::find(&rule);
-            let orders = self.running.as_ref().map(|(orders, _)| orders);
+            let (orders, openings) = (self.running.as_ref().map(|(orders, _)| orders), &self.openings);
             self.devices.retain_mut(|device| {
                 let Some((_, summary)) = device.found.as_ref().filter(|(own, _)| *own == rule) else {
                     return true;
@@ -215,7 +268,10 @@ impl Sharing {
                     found.swap_remove(at);
                     return true;
                 }
-                let is_used = device.offered
+                if device.progress == Progress::Asked {
+                    openings.withdraw(device.index);
+                }
+                let is_used = device.is_offered()
                     && orders.is_some_and(|orders| orders.withdraw_unused(device.index).is_err());
                 // The `DeviceHost` finds a device in use again, wherever it is plugged in.
                 if is_used && let Some(at) = found.iter().position(back) {
@@ -233,7 +289,7 @@ impl Sharing {
                 self.next += 1;
             }
         }
-        self.offer(cx, |device| !device.offered && device.wrong.is_none());
+        self.offer(cx, Device::waits);
     }
 
     /// Returns the name, with a number appended if another device already has it.
@@ -249,34 +305,58 @@ impl Sharing {
             return;
         }
         for device in self.devices.iter_mut().filter(|device| is_due(device)) {
-            let name = format!("share {}", device.words.device);
-            let offered = device.words.request().and_then(|mut request| match request.devices.pop() {
-                Some(wanted) => {
-                    // Opening the device waits for the answer.
-                    wanted
-                        .question()
-                        .into_iter()
-                        .for_each(|question| (cx.emit)(Event::Question { question }));
-                    match (&mut self.device_host, &self.running) {
-                        (Some(device_host), _) => device_host.offer_at_start(device.index, &wanted),
-                        (None, Some((orders, _))) => orders.offer(device.index, wanted),
-                        (None, None) => Ok(()),
-                    }
+            let progress = device.words.request().and_then(|mut request| {
+                let Some(wanted) = request.devices.pop() else { return Ok(Progress::Offered) };
+                if let Some(question) = wanted.question() {
+                    (cx.emit)(Event::Question { question });
+                    let begun = self.openings.begin(device.index, wanted);
+                    return begun
+                        .map(|()| Progress::Asked)
+                        .map_err(|error| ServiceError::os("opening a device", error));
                 }
-                None => Ok(()),
+                match (&mut self.device_host, &self.running) {
+                    (Some(device_host), _) => device_host.offer_at_start(device.index, &wanted)?,
+                    (None, Some((orders, _))) => orders.offer(device.index, wanted)?,
+                    (None, None) => {}
+                }
+                Ok(Progress::Offered)
             });
-            match offered {
-                Ok(()) => {
-                    device.offered = true;
-                    device.retry.succeed();
-                }
-                Err(ServiceError::Usage(problem)) => {
-                    (cx.emit)(Event::Warning { problem: format!("{name}: {problem}") });
-                    device.retry.succeed();
-                    device.wrong = Some(format!("{name}: {problem}"));
-                }
-                Err(error) => device.retry.fail(&name, error.to_string(), &cx.emit),
+            device.settle(progress, cx);
+        }
+    }
+
+    /// Registers for the answers of users.
+    pub(super) fn register(&self, poller: &mut Poller) {
+        self.openings.register(poller);
+    }
+
+    /// Offers the devices whose users have answered.
+    pub(super) fn finish_openings(&mut self, poller: &Poller, cx: &UnitContext) {
+        while let Some(opening) = self.openings.next(poller) {
+            self.finish(opening, cx);
+        }
+    }
+
+    fn finish(&mut self, Opening { visitor: index, device: wanted, result }: Opening, cx: &UnitContext) {
+        let is_meant = |device: &&mut Device| device.index == index && device.progress == Progress::Asked;
+        let device = self.devices.iter_mut().find(is_meant);
+        match (device, &self.running, result) {
+            (Some(device), Some((orders, _)), Ok(open)) => {
+                device.progress = Progress::Idle;
+                let offered = orders.offer_open(index, wanted, open);
+                device.settle(offered.map(|()| Progress::Offered), cx);
             }
+            (Some(device), _, Err(error)) => {
+                device.progress = Progress::Idle;
+                // Another question would annoy the user, and follow this one at once.
+                device.refuse(&error.to_string(), cx);
+            }
+            (device, _, Ok(open)) => {
+                open.discard();
+                // It is offered when the `DeviceHost` starts again.
+                device.into_iter().for_each(|device| device.progress = Progress::Idle);
+            }
+            (None, _, Err(_)) => {}
         }
     }
 
@@ -313,7 +393,7 @@ impl Sharing {
     pub(super) fn retry(&mut self, at: Time, inherited: &mut Inherited, cx: &UnitContext) {
         if self.retry.is_due(at) && self.running.is_none() {
             self.listen_again(inherited, cx);
-            self.offer(cx, |device| !device.offered && device.wrong.is_none());
+            self.offer(cx, Device::waits);
             self.launch(cx);
         }
         self.offer(cx, |device| device.retry.is_due(at));
@@ -325,7 +405,8 @@ impl Sharing {
             return;
         }
         self.running = None;
-        self.devices.iter_mut().for_each(|device| device.offered = false);
+        let offered = self.devices.iter_mut().filter(|device| device.is_offered());
+        offered.for_each(|device| device.progress = Progress::Idle);
         let problem = result.err().map_or_else(|| "it ended".into(), |error| error.to_string());
         self.retry.fail(&format!("share on {}", self.request.listen), problem, &cx.emit);
     }
@@ -343,6 +424,7 @@ impl Sharing {
     /// Stops the thread and waits for it, up to the timeout. Returns the number of devices that it had.
     pub(super) fn end(&mut self) -> usize {
         self.stop();
+        self.openings.end();
         let until = now().after(STOP_PATIENCE);
         self.device_host = None;
         while self.runs() && now() < until {
@@ -353,9 +435,48 @@ impl Sharing {
     }
 }
 
-fn withdraw(orders: Option<&Orders>, device: &Device) {
-    if let Some(orders) = orders.filter(|_| device.offered) {
+fn withdraw(orders: Option<&Orders>, openings: &Openings, device: &Device) {
+    if device.progress == Progress::Asked {
+        openings.withdraw(device.index);
+    }
+    if let Some(orders) = orders.filter(|_| device.is_offered()) {
         // A `DeviceHost` that does not answer has ended, or the watchdog will find that it hangs.
         let _ = orders.withdraw(device.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Source;
+    use super::*;
+    use contract::DeviceError;
+    use std::sync::{Arc, mpsc};
+    use sys::event::Event as Wake;
+
+    #[test]
+    fn a_refused_question_is_asked_again_only_after_a_reload() {
+        let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+        let plan = Source::Text(text.into()).plan().unwrap();
+        let SharePlan { request, devices } = &plan.shares[0];
+        let (to, _finished) = mpsc::channel();
+        let cx =
+            UnitContext { to, wake: Wake::new().unwrap(), emit: Arc::new(|_| {}), handovers: Arc::default() };
+        let mut inherited = Inherited::new(Vec::new(), cx.handovers.clone()).unwrap();
+        let mut sharing = Sharing::start(0, request, &mut inherited).unwrap();
+        let device = Device::new(0, devices[0].clone(), None);
+        sharing.devices.push(Device { progress: Progress::Asked, ..device });
+        // The user takes time, and nothing asks again.
+        sharing.look(&cx);
+        assert_eq!((sharing.devices(), sharing.retry_at()), (0, None));
+        let device = devices[0].request().unwrap().devices.remove(0);
+        let result = Err(DeviceError::Spec { what: "the desktop".into(), problem: "refused".into() }.into());
+        sharing.finish(Opening { visitor: 0, device, result }, &cx);
+        sharing.look(&cx);
+        assert_eq!((sharing.devices(), sharing.devices[0].retry.at), (0, None));
+        assert!(sharing.problems().any(|problem| problem.contains("refused")));
+        let mut done = Reloaded::default();
+        sharing.apply(devices, &cx, &mut done);
+        assert_eq!((sharing.devices(), sharing.problems().count(), done.unchanged), (1, 0, 1));
+        sharing.end();
     }
 }
