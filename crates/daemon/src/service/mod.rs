@@ -31,6 +31,7 @@ use modules::now;
 use notify::Manager;
 use plan::Plan;
 use sharing::Sharing;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -62,6 +63,10 @@ fn take_over(stored: Option<OwnedFd>, manager: &Manager, emit: &EmitEvent) -> Ha
     });
     manager.forget_stored();
     Handovers::of(taken)
+}
+
+fn is_in_use(error: &ServiceError) -> bool {
+    matches!(error, ServiceError::Os { error, .. } if error.kind() == ErrorKind::AddrInUse)
 }
 
 /// A running file.
@@ -205,30 +210,33 @@ impl Supervisor {
     /// Starts and stops entries to match the plan. An error changes nothing.
     fn apply(&mut self, plan: Plan) -> Result<Reloaded, ServiceError> {
         let metrics = self.metrics.or(plan.metrics);
-        let endpoint = match metrics {
-            Some(at) if self.endpoint.as_ref().is_none_or(|endpoint| endpoint.asked() != at) => {
-                Some(Endpoint::start(at)?)
-            }
-            _ => None,
+        let wanted = metrics.filter(|at| self.endpoint.as_ref().is_none_or(|old| old.asked() != *at));
+        let endpoint = match wanted.map(Endpoint::start).transpose() {
+            // The old one has the port, and ends first.
+            Err(error) if is_in_use(&error) && self.has_endpoint_on_port_of(wanted) => None,
+            endpoint => endpoint?,
         };
         let mut fresh = Vec::new();
         for share in &plan.shares {
-            let listen = share.request.listen;
-            if !self.sharings.iter().any(|sharing| sharing.listen() == listen) {
-                fresh.push(Sharing::start(self.next, &share.request, &mut self.inherited)?);
-                self.next += 1;
+            let request = &share.request;
+            if self.sharings.iter().any(|sharing| sharing.listen() == request.listen) {
+                continue;
             }
+            fresh.push(match Sharing::start(self.next, request, &mut self.inherited) {
+                Err(error) if is_in_use(&error) && self.leaves_port_of(request.listen, &plan) => {
+                    Sharing::new(self.next, request)?
+                }
+                sharing => sharing?,
+            });
+            self.next += 1;
         }
         if let Some(fleet) = &plan.fleet {
             fleet.apply(&Trust::open()?)?;
             fleet.remarks().into_iter().for_each(|problem| (self.cx.emit)(Event::Warning { problem }));
         }
         // From here on, only single entries can fail.
-        if metrics.is_none() || endpoint.is_some() {
-            self.endpoint = endpoint;
-            if let Some(endpoint) = &self.endpoint {
-                (self.cx.emit)(Event::Metrics { address: endpoint.address().to_string() });
-            }
+        if metrics.is_none() || wanted.is_some() {
+            self.replace_endpoint(wanted, endpoint);
         }
         self.sharings.extend(fresh);
         let mut done = Reloaded::default();
@@ -239,10 +247,37 @@ impl Supervisor {
         Ok(done)
     }
 
+    /// Returns whether the metrics server has the port of this address.
+    fn has_endpoint_on_port_of(&self, at: Option<SocketAddr>) -> bool {
+        let old = self.endpoint.as_ref().map(|endpoint| endpoint.address().port());
+        old.is_some() && old == at.map(|at| at.port())
+    }
+
+    /// Returns whether a sharing that is not in the plan has the port of this address, which so becomes free.
+    fn leaves_port_of(&self, at: SocketAddr, plan: &Plan) -> bool {
+        self.sharings
+            .iter()
+            .any(|sharing| sharing.listen().port() == at.port() && !plan.listens_on(sharing.listen()))
+    }
+
+    /// Ends the metrics server. Takes the new one, which starts only now if the old one had its port.
+    fn replace_endpoint(&mut self, wanted: Option<SocketAddr>, started: Option<Endpoint>) {
+        self.endpoint = None;
+        let fresh = started.map(Ok).or_else(|| wanted.map(Endpoint::start)).transpose();
+        let event = match &fresh {
+            Ok(Some(endpoint)) => Event::Metrics { address: endpoint.address().to_string() },
+            Ok(None) => return,
+            // The next reload tries again.
+            Err(error) => Event::Warning { problem: error.to_string() },
+        };
+        (self.cx.emit)(event);
+        self.endpoint = fresh.ok().flatten();
+    }
+
     fn apply_shares(&mut self, plan: &Plan, done: &mut Reloaded) {
         let cx = self.cx.clone();
         self.sharings.retain_mut(|sharing| {
-            let kept = plan.shares.iter().any(|share| share.request.listen == sharing.listen());
+            let kept = plan.listens_on(sharing.listen());
             if !kept {
                 done.ended += sharing.end();
                 // The poller knows its wakeup.
@@ -422,5 +457,39 @@ impl Supervisor {
             sharing.end();
         }
         self.settle(|unit| unit.threads > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn entries(host: &str, [port, metrics]: [u16; 2]) -> Source {
+        let share = "[[share]]\ndevice = 'pattern:rate=5'\ninsecure = true";
+        let text = format!("{share}\nlisten = '{host}:{port}'\n[service]\nmetrics = '{host}:{metrics}'\n");
+        Source::Text(text)
+    }
+
+    #[test]
+    fn another_address_of_the_same_port_replaces_the_old_one() {
+        let bound = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let ports = bound.map(|listener| listener.local_addr().unwrap().port());
+        let source = |host: &str| entries(host, ports);
+        let start = Supervisor::start(source("127.0.0.1"), None, Passed::default(), Arc::new(|_| {}));
+        let mut supervisor = start.unwrap();
+        // Nobody serves it here, and other tests of this process ask all consoles.
+        supervisor.console = None;
+        // There is no file to read again: SIGHUP keeps its default action.
+        assert!(supervisor.hangup.is_none());
+        for host in ["0.0.0.0", "127.0.0.1"] {
+            let done = supervisor.apply(source(host).plan().unwrap()).unwrap();
+            assert_eq!((done.started, done.ended, done.unchanged), (1, 1, 0));
+            let at = |port| format!("{host}:{port}").parse().unwrap();
+            assert_eq!(supervisor.sharings[0].listen(), at(ports[0]));
+            assert!(supervisor.sharings[0].runs() && supervisor.sharings.len() == 1);
+            assert_eq!(supervisor.endpoint.as_ref().unwrap().address(), at(ports[1]));
+        }
+        supervisor.end();
     }
 }

@@ -50,6 +50,13 @@ pub(super) struct SharePlan {
     pub(super) devices: Vec<ShareWords>,
 }
 
+impl Plan {
+    /// Returns whether a sharing at this address belongs to it.
+    pub(super) fn listens_on(&self, at: SocketAddr) -> bool {
+        self.shares.iter().any(|share| share.request.listen == at)
+    }
+}
+
 impl SharePlan {
     /// Returns whether a `DeviceHost` with these properties satisfies the plan without a restart.
     pub(super) fn continues(&self, secure: bool, announced: bool, limits: &Limits) -> bool {

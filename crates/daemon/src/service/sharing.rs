@@ -28,6 +28,7 @@ use sys::stop::Stop;
 /// | listening, not started | `Some` | `None` | `None` |
 /// | running | `None` | `Some` | `None` |
 /// | failed, to be retried | `None` | `None` | `Some` |
+/// | new, while one that leaves has its port | `None` | `None` | `None` |
 pub(super) struct Sharing {
     id: u64,
     /// The request, with an empty list of devices.
@@ -119,7 +120,14 @@ impl Sharing {
         request: &ShareRequest,
         inherited: &mut Inherited,
     ) -> Result<Sharing, ServiceError> {
-        let mut sharing = Sharing {
+        let mut sharing = Sharing::new(id, request)?;
+        sharing.listen_on(inherited)?;
+        Ok(sharing)
+    }
+
+    /// Makes one that does not listen before [`Sharing::restart`].
+    pub(super) fn new(id: u64, request: &ShareRequest) -> Result<Sharing, ServiceError> {
+        Ok(Sharing {
             id,
             request: request.clone(),
             stop: new_stop()?,
@@ -130,9 +138,7 @@ impl Sharing {
             openings: Openings::new().map_err(|error| ServiceError::os("eventfd", error))?,
             rules: Vec::new(),
             next: 0,
-        };
-        sharing.listen_on(inherited)?;
-        Ok(sharing)
+        })
     }
 
     fn listen_on(&mut self, inherited: &mut Inherited) -> Result<(), ServiceError> {
@@ -186,9 +192,10 @@ impl Sharing {
         self.devices.iter().filter(|device| device.is_offered()).count()
     }
 
-    /// Returns whether the running `DeviceHost` satisfies the plan.
+    /// Returns whether the `DeviceHost` satisfies the plan.
     pub(super) fn continues(&self, plan: &SharePlan) -> bool {
-        plan.continues(self.request.trust.is_some(), self.request.announce, &self.request.limits)
+        let is_new = self.device_host.is_none() && self.running.is_none() && self.retry.at.is_none();
+        !is_new && plan.continues(self.request.trust.is_some(), self.request.announce, &self.request.limits)
     }
 
     /// Restarts with another request, without devices.
