@@ -196,7 +196,13 @@ fn a_service_manager_is_notified_and_its_sockets_are_used() {
 #[test]
 fn a_share_by_rule_ends_with_its_terminal() {
     let rule = "evdev:name=no such device*";
-    let mut service = Service::start(&["share", rule, "--listen", "127.0.0.1:0", "--insecure"]);
+    let share = support::command(&["share", rule, "--listen", "127.0.0.1:0", "--insecure"]);
+    // These tests may run below `nohup`, whose children ignore the signal.
+    let mut command = std::process::Command::new("env");
+    command.arg("--default-signal=HUP").arg(share.get_program()).args(share.get_args());
+    command.envs(share.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.stdout(std::process::Stdio::piped());
+    let mut service = Service::start_as(command);
     service.wait("listening");
     let pid = rustix::process::Pid::from_child(&service.child);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
