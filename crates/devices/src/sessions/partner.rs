@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn only_the_end_by_the_server_shortens_the_wait_for_a_lost_session() {
         let set = PollSet::new().unwrap();
-        // What is no socket stands for a connection that has timed out: each call fails.
+        // A file that is no socket stands for a connection that has timed out: each call fails.
         let failing = std::fs::File::open("/dev/null").unwrap();
         let (ended, theirs) = packets();
         drop(theirs);
