@@ -24,7 +24,9 @@ use contract::{
 };
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use sys::memory::Words;
 use wire::ModuleFrame;
 use wire::formats::{evdev, motion};
 
@@ -55,8 +57,10 @@ struct DeclaredPartner {
     must_exit_at: Option<Time>,
     /// Repeated by every call that can fail.
     failure: Option<Failure>,
-    /// Messages pushed since this worker began.
+    /// Messages pushed to the program, by earlier workers too.
     pushed: u64,
+    /// In memory that the next worker has too: the messages written completely, without which it would not know the place of a frame.
+    written: Words,
     discarded: u64,
 }
 
@@ -88,8 +92,10 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         Role::Device => (forward, back),
         Role::Application => (back, forward),
     };
-    let [output, control, frames] = plain::descriptors(opened)?;
+    let [output, control, frames, written] = plain::descriptors(opened)?;
     let failed = |error| os(format!("preparing {name}"), error, None);
+    let written = Words::map(written).map_err(failed)?;
+    let pushed = written.first().map_or(0, |written| written.load(Relaxed));
     let (program, input) = Program::new(control).map_err(failed)?;
     let input = Channel::own(input).map_err(|error| failed(error.into()))?;
     let failure = program.was_in_part().then(|| {
@@ -114,7 +120,8 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         changes: VecDeque::new(),
         must_exit_at: None,
         failure,
-        pushed: 0,
+        pushed,
+        written,
         discarded: 0,
     };
     Ok(Box::new(FlowPartner::new(partner, out, into)))
@@ -194,6 +201,14 @@ impl DeclaredPartner {
             }
         }
         Ok(())
+    }
+
+    /// A message that is written in part counts for the worker that writes its rest.
+    fn save_written(&mut self) {
+        let parts = u64::from(self.running.writer.pending().left() > 0);
+        if let Some(written) = self.written.first() {
+            written.store(self.pushed.saturating_sub(parts), Relaxed);
+        }
     }
 
     fn change(&mut self, change: Presence) {
@@ -279,6 +294,7 @@ impl Endpoint for DeclaredPartner {
         }
         let pushed = self.running.writer.push(message);
         self.pushed += u64::from(matches!(pushed, Ok(Pushed::Taken)));
+        self.save_written();
         pushed
     }
 
@@ -290,7 +306,9 @@ impl Endpoint for DeclaredPartner {
         match operation {
             Ctl::Flush => {
                 self.discard_output()?;
-                self.running.writer.flush()
+                let flushed = self.running.writer.flush();
+                self.save_written();
+                flushed
             }
             Ctl::Finish => {
                 self.discard_output()?;

@@ -67,6 +67,8 @@ fn open_declared(
     like: Option<&Description>,
     again: Option<&Description>,
 ) -> Result<Opened, DeviceError> {
+    let written = sys::memory::create("outboard-exec", size_of::<u64>())
+        .map_err(|error| plain::os("preparing shared memory".into(), error, None))?;
     let Started { output, control, frames } = start(spec)?;
     let frames = frames.expect("the program was started with a socket for frames");
     let description = match again {
@@ -81,7 +83,7 @@ fn open_declared(
     };
     match description {
         Ok(description) => {
-            let descriptors = vec![output, control, frames];
+            let descriptors = vec![output, control, frames, written];
             Ok(Opened { spec: spec.clone(), role, description, descriptors })
         }
         Err(problem) => {

@@ -324,6 +324,33 @@ fn a_snapshot_drops_the_messages_before_it_and_is_requested() {
 }
 
 #[test]
+fn a_frame_of_a_new_worker_has_its_place_behind_the_messages_of_a_killed_one() {
+    let scratch = Scratch::new();
+    let (sent, values) = (scratch.path("sent"), [("summary", "log"), ("back", "bytes")]);
+    let rest = format!("cat <&3 >{sent} & exec cat >/dev/null");
+    let text = declared(&scratch, &hello("device", "motion", &values), &rest);
+    let (class, _, opened) = opened(&text, Role::Device).unwrap();
+    let descriptors = opened.descriptors.iter().map(|descriptor| descriptor.try_clone().unwrap()).collect();
+    let again =
+        Opened { spec: opened.spec.clone(), description: opened.description.clone(), descriptors, ..opened };
+    for opened in [opened, again] {
+        let mut partner = class.partner(opened).unwrap();
+        let template =
+            FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::Reliable };
+        let back = partner.open(&template, &Attributes::default()).unwrap();
+        for _ in 0..3 {
+            let pushed = partner.push(back, Message::new(Time(1), b"x".to_vec()));
+            assert!(matches!(pushed, Ok(contract::Pushed::Taken)));
+        }
+        assert!(matches!(partner.ctl(back, Ctl::Neutral), Ok(CtlReply::Done)));
+        // A killed worker closes nothing in order.
+        std::mem::forget(partner);
+    }
+    let places = [ModuleFrame::Neutral.emit(3), ModuleFrame::Neutral.emit(6)].concat();
+    eventually(|| fs::read(&sent).is_ok_and(|sent| sent.ends_with(&places)));
+}
+
+#[test]
 fn a_program_that_breaks_a_rule_fails_with_its_name() {
     type Break = fn(&mut Mouse);
     let cases: [(Break, &str); 7] = [
