@@ -677,7 +677,10 @@ impl ApplicationHost {
                 if let Some(known) = self.common.drivers.get(&driver) {
                     let name = known.name.clone();
                     match present {
-                        true => emit(Event::DeviceBack { name }),
+                        true => {
+                            self.common.workers.send(Command::AbsenceEnded { driver });
+                            emit(Event::DeviceBack { name });
+                        }
                         false => {
                             self.common.workers.send(Command::Absence { driver });
                             emit(Event::DeviceGone { name, reason });

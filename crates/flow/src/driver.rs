@@ -314,6 +314,13 @@ impl Driver {
         }
     }
 
+    /// Handles the return of the peer's device.
+    pub fn handle_absence_end(&mut self, notices: &mut Vec<Notice>) {
+        if let Some(sink) = self.sink.as_mut() {
+            sink.handle_absence_end(notices);
+        }
+    }
+
     /// Discards state that messages to the partner may have missed, and requests a new snapshot from the source.
     pub fn handle_resync(&mut self, notices: &mut Vec<Notice>) {
         if let Some(sink) = self.sink.as_mut() {

@@ -75,6 +75,8 @@ pub struct SinkPath {
     state: StateTracker,
     /// The peer is silent: the partner stays neutral, whatever the stages still release.
     is_peer_silent: bool,
+    /// The peer's device is absent: the partner stays neutral, whatever records still arrive.
+    is_device_absent: bool,
     /// Messages that the partner accepted.
     delivered: u64,
     drops: DropCounts,
@@ -106,6 +108,7 @@ impl SinkPath {
             delays: Delays::default(),
             state: StateTracker::default(),
             is_peer_silent: false,
+            is_device_absent: false,
             delivered: 0,
             drops,
             tracing: SinkTracing::default(),
@@ -169,9 +172,19 @@ impl SinkPath {
         self.request_snapshot(notices);
     }
 
-    /// Handles the loss of the peer's device. A new epoch follows when it returns.
+    /// Handles the loss of the peer's device: records in flight change nothing any more. A state flow gets a new epoch when the
+    /// device returns.
     pub fn handle_absence(&mut self, cx: PathContext<'_>) {
+        self.is_device_absent = true;
+        self.abandon_state();
         self.go_neutral(cx);
+    }
+
+    /// Handles the return of the peer's device. Its state may have arrived before this was known.
+    pub fn handle_absence_end(&mut self, notices: &mut Vec<Notice>) {
+        if std::mem::take(&mut self.is_device_absent) {
+            self.request_snapshot(notices);
+        }
     }
 
     fn go_neutral(&mut self, cx: PathContext<'_>) {
@@ -284,12 +297,15 @@ impl SinkPath {
                 _ => break,
             }
         }
-        if self.is_peer_silent
+        // A state flow has abandoned the epoch of the absent device.
+        let is_absent = self.is_device_absent && self.plan.class == FlowClass::Reliable;
+        if (self.is_peer_silent || is_absent)
             && is_tracked(self.plan.class, &self.plan.format)
             && outcome.pushed
             && let Some(partner) = partner.as_deref_mut()
         {
-            // A stage released messages from before the silence.
+            // A stage released messages from before the silence, or they arrived after the device was gone.
+            self.state.clear();
             let _ = partner.ctl(self.key, Ctl::Neutral);
         }
         self.finish(partner, now, notices, &mut outcome)?;
@@ -514,6 +530,7 @@ mod tests {
     use contract::{Body, Fill, FlowDirection, Offset, Site};
     use modules::registry;
     use pipeline::{Origin, Pipeline};
+    use std::sync::{Arc, Mutex};
     use wire::Container;
     use wire::formats::audio::{Frames, SampleFormat, SampleSpec};
 
@@ -556,13 +573,51 @@ mod tests {
         }
     }
 
-    /// A path in its first epoch, over a stream transport.
+    /// An instrument that tells its keys.
+    struct Instrument(Arc<Mutex<String>>);
+
+    impl Partner for Instrument {
+        fn open(&mut self, _: &FlowTemplate, _: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _: FlowKey, _: Message) -> Result<Pushed, (PartnerError, Message)> {
+            self.0.lock().unwrap().push_str("down ");
+            Ok(Pushed::Taken)
+        }
+
+        fn pull(&mut self, _: FlowKey, _: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _: FlowKey, operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            if let Ctl::Neutral = operation {
+                self.0.lock().unwrap().push_str("neutral ");
+            }
+            Ok(CtlReply::Done)
+        }
+
+        fn readiness(&self, _: FlowKey, _: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    /// A path of sound.
     fn path(class: FlowClass, pipeline: &str) -> SinkPath {
+        path_of(Format::Audio, class, pipeline)
+    }
+
+    /// A path in its first epoch, over a stream transport.
+    fn path_of(format: Format, class: FlowClass, pipeline: &str) -> SinkPath {
         let plan = FlowPlan {
             flow: 7,
             direction: FlowDirection::DeviceToApplication,
             class,
-            format: Format::Audio,
+            format,
             pipeline: Pipeline::parse(pipeline, registry::pairs(), Origin::Local).unwrap(),
             requested: Vec::new(),
             site: Site::default(),
@@ -633,6 +688,52 @@ mod tests {
         let mut wake = Wake::default();
         path.register(None, None, &mut poller, &mut wake);
         assert!(!wake.now && wake.at.is_none_or(|at| at > later), "{wake:?}");
+    }
+
+    /// Receives a key that goes down; returns the notices.
+    fn press(path: &mut SinkPath, (epoch, sequence): (u32, u64), node: &mut Box<dyn Partner>) -> Vec<Notice> {
+        let (now, mut notices) = (Time::from_millis(1000), Vec::new());
+        let mut record = Body::from(vec![0x90, 60, 1]);
+        let container = Container { length: record.len() as u32, created: 0 };
+        record.push_front(&RecordHeader { flow: 7, epoch, sequence, container }.emit());
+        let record = Message::new(now, record);
+        path.receive(record, None, LinkFacts::default(), now, &mut notices).unwrap();
+        for _ in 0..2 {
+            let cx =
+                PathContext { partner: Some(node), transport: None, facts: None, now, notices: &mut notices };
+            path.run(cx).unwrap();
+        }
+        notices
+    }
+
+    #[test]
+    fn a_key_that_arrives_after_its_device_is_gone_does_not_stay_down() {
+        let now = Time::from_millis(1000);
+        for class in [FlowClass::State, FlowClass::Reliable] {
+            let mut path = path_of(Format::Midi, class, "");
+            let told = Arc::<Mutex<String>>::default();
+            let mut node: Box<dyn Partner> = Box::new(Instrument(told.clone()));
+            press(&mut path, (1, 0), &mut node);
+            assert_eq!(std::mem::take(&mut *told.lock().unwrap()), "down ", "{class:?}");
+            let notices = &mut Vec::new();
+            path.handle_absence(PathContext {
+                partner: Some(&mut node),
+                transport: None,
+                facts: None,
+                now,
+                notices,
+            });
+            press(&mut path, (1, 1), &mut node);
+            assert!(std::mem::take(&mut *told.lock().unwrap()).ends_with("neutral "), "{class:?}");
+            path.handle_absence_end(notices);
+            let is_resync =
+                |notice: &Notice| matches!(notice, Notice::Flow { message: FlowControl::Resync { .. }, .. });
+            assert!(notices.iter().any(is_resync), "{class:?}: the state may be lost");
+            let epoch = if class == FlowClass::State { 2 } else { 1 };
+            path.handle_control(&FlowControl::Epoch { epoch, prev: (1, 2), continues: false }, now, notices);
+            press(&mut path, if epoch == 2 { (2, 0) } else { (1, 2) }, &mut node);
+            assert_eq!(std::mem::take(&mut *told.lock().unwrap()), "down ", "{class:?}: the device is back");
+        }
     }
 
     #[test]

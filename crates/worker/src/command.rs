@@ -142,6 +142,11 @@ pub enum Command {
         /// Number of the driver.
         driver: u32,
     },
+    /// The peer's device is back.
+    AbsenceEnded {
+        /// Number of the driver.
+        driver: u32,
+    },
     /// Request a snapshot from the peer, because the partner missed messages.
     Resync {
         /// Number of the driver.
@@ -204,6 +209,7 @@ const STOP: u8 = 17;
 const MOVE: u8 = 18;
 const MEMORY: u8 = 19;
 const PORTS: u8 = 20;
+const ABSENCE_ENDED: u8 = 21;
 const PROCESSOR: u8 = 22;
 const LEAVE: u8 = 23;
 const ADD_WAY: u8 = 24;
@@ -279,6 +285,7 @@ pub(super) fn emit_command(command: Command) -> Result<(Vec<u8>, Vec<OwnedFd>), 
             put_pipeline(w.u8(PREPARE).u32(driver).u32(flow).u32(epoch), &pipeline);
         }
         Command::Absence { driver } => drop(w.u8(ABSENCE).u32(driver)),
+        Command::AbsenceEnded { driver } => drop(w.u8(ABSENCE_ENDED).u32(driver)),
         Command::Resync { driver } => drop(w.u8(RESYNC).u32(driver)),
         Command::Say { driver, visitor, words } => {
             w.u8(SAY).u32(driver).u64(visitor).text(&words);
@@ -363,6 +370,7 @@ pub(super) fn parse_command(bytes: &[u8], given: Vec<OwnedFd>) -> Parsed<Command
             pipeline: pipeline(r)?,
         },
         ABSENCE => Command::Absence { driver: r.u32("driver")? },
+        ABSENCE_ENDED => Command::AbsenceEnded { driver: r.u32("driver")? },
         RESYNC => Command::Resync { driver: r.u32("driver")? },
         SAY => {
             Command::Say { driver: r.u32("driver")?, visitor: r.u64("visitor")?, words: text(r, "words")? }

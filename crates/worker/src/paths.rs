@@ -356,6 +356,9 @@ impl<C: ControlChannel> Loop<C> {
             Command::Absence { driver } => {
                 self.one(driver, |driver, notices| driver.handle_absence(now, notices));
             }
+            Command::AbsenceEnded { driver } => {
+                self.one(driver, |driver, notices| driver.handle_absence_end(notices));
+            }
             Command::Resync { driver } => self.one(driver, |driver, notices| driver.handle_resync(notices)),
             Command::Partner { driver, origin } => self.replace_partner(driver, origin, now),
             Command::Say { driver, visitor, words } => {

@@ -149,6 +149,7 @@ fn commands() -> impl Strategy<Value = Command> {
         (driver(), any::<u32>(), any::<u32>(), pipelines())
             .prop_map(|(driver, flow, epoch, pipeline)| Command::Prepare { driver, flow, epoch, pipeline }),
         driver().prop_map(|driver| Command::Absence { driver }),
+        driver().prop_map(|driver| Command::AbsenceEnded { driver }),
         driver().prop_map(|driver| Command::Resync { driver }),
         (driver(), origins()).prop_map(|(driver, origin)| Command::Partner { driver, origin }),
         (driver(), any::<u64>(), ".*").prop_map(|(driver, visitor, words)| Command::Say {

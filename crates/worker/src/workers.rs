@@ -305,6 +305,7 @@ impl Workers {
             | Command::AddWay { driver, .. }
             | Command::Connected { driver, .. }
             | Command::Absence { driver }
+            | Command::AbsenceEnded { driver }
             | Command::Resync { driver }
             | Command::Say { driver, .. } => self.send_one(driver, command),
             Command::Trace { driver, .. } => {
