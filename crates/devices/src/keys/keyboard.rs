@@ -11,6 +11,13 @@ const FUNCTIONS: std::ops::RangeInclusive<u32> = 0xfe00..=0xffff;
 /// The most keys that may be held at a time.
 const HELD_MAX: usize = 64;
 
+/// The part of a keyboard's state that lasts without a key: the group, such as the second layout of its user, and Caps Lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Locks {
+    pub(crate) group: u8,
+    pub(crate) has_caps: bool,
+}
+
 /// A change to the server's keyboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyAction {
@@ -18,20 +25,29 @@ pub(crate) enum KeyAction {
     Key(u8, bool),
     /// A key gets a keysym.
     Bind(u8, u32),
+    /// The keyboard gets another group or Caps Lock.
+    Lock(Locks),
 }
 
 impl KeyAction {
-    fn key(self) -> u8 {
+    fn key(self) -> Option<u8> {
         match self {
-            KeyAction::Key(key, _) | KeyAction::Bind(key, _) => key,
+            KeyAction::Key(key, _) | KeyAction::Bind(key, _) => Some(key),
+            KeyAction::Lock(_) => None,
         }
     }
+}
+
+fn is_character(keysym: u32) -> bool {
+    !FUNCTIONS.contains(&keysym)
 }
 
 /// A server's keyboard, driven by keysyms from a viewer.
 #[derive(Debug, Default)]
 pub(crate) struct Keyboard {
     layout: Layout,
+    /// `None` if they are unknown or cannot change: then the first group counts.
+    locks: Option<Locks>,
     /// The keysyms that are down, and the key of each.
     held: BTreeMap<u32, u8>,
     /// Unused keys that were bound to a keysym, the latest last.
@@ -42,6 +58,19 @@ impl Keyboard {
     /// Replaces the layout.
     pub(crate) fn set_layout(&mut self, layout: Layout) {
         self.layout = layout;
+    }
+
+    /// Replaces the locks that the server's user has set.
+    pub(crate) fn set_locks(&mut self, locks: Locks) {
+        self.locks = Some(locks);
+    }
+
+    /// Returns the group, key and level that give `keysym`: those of the present group, if it has one.
+    fn find(&self, keysym: u32) -> Option<(u8, u8, usize)> {
+        let groups = self.locks.map_or([0; 3], |locks| [locks.group, 0, 1]);
+        groups
+            .into_iter()
+            .find_map(|group| self.layout.find_key(keysym, group).map(|(key, level)| (group, key, level)))
     }
 
     fn is_down(&self, key: u8) -> bool {
@@ -59,37 +88,42 @@ impl Keyboard {
             return None;
         }
         let mut actions = Vec::new();
-        let (key, level) = match self.layout.find_key(keysym) {
-            Some(found) if !self.layout.depends_on_num_lock(found.0) => found,
-            _ => (self.bind(keysym, &mut actions)?, 0),
+        let (group, key, level) = match self.find(keysym) {
+            Some(found) if !self.layout.depends_on_num_lock(found.1) => found,
+            // A bound key has only one group.
+            _ => (self.locks.map_or(0, |locks| locks.group), self.bind(keysym, &mut actions)?, 0),
         };
         if self.is_down(key) {
             self.held.retain(|_, held| *held != key);
             actions.push(KeyAction::Key(key, false));
         }
-        // Change the modifiers, press the key, undo the changes in reverse order.
-        let changes = self.modifier_changes(keysym, key, level);
+        // Change the locks and the modifiers, press the key, undo the changes in reverse order.
+        let locks = self.locks.filter(|_| is_character(keysym));
+        let needed = locks.map(|_| Locks { group, has_caps: false });
+        actions.extend(needed.filter(|_| needed != locks).map(KeyAction::Lock));
+        let changes = self.modifier_changes(keysym, (group, key, level));
         actions.extend(&changes);
         actions.push(KeyAction::Key(key, true));
         actions.extend(changes.iter().rev().map(|action| match action {
             KeyAction::Key(key, down) => KeyAction::Key(*key, !down),
-            bind => *bind,
+            other => *other,
         }));
+        actions.extend(locks.filter(|_| needed != locks).map(KeyAction::Lock));
         self.held.insert(keysym, key);
         Some(actions)
     }
 
     /// Returns the modifier changes that make `key` give `keysym` at `level`.
-    fn modifier_changes(&self, keysym: u32, key: u8, level: usize) -> Vec<KeyAction> {
+    fn modifier_changes(&self, keysym: u32, (group, key, level): (u8, u8, usize)) -> Vec<KeyAction> {
         let mut actions: Vec<KeyAction> = Vec::new();
         // A modifier does not change a function key's keysym: the application interprets Shift with an arrow.
-        let is_character = !FUNCTIONS.contains(&keysym);
         for (symbols, bit) in [(&SHIFTS, 1), (&LEVEL3S, 2)] {
             // On an unusual keyboard one key may be both modifiers, or may be `key` itself.
-            let is_other = |other: &u8| *other != key && !actions.iter().any(|action| action.key() == *other);
+            let is_other =
+                |other: &u8| *other != key && !actions.iter().any(|action| action.key() == Some(*other));
             let keys: Vec<u8> = self.layout.keys_with(symbols).into_iter().filter(is_other).collect();
             let down: Vec<u8> = keys.iter().copied().filter(|key| self.is_down(*key)).collect();
-            let matters = is_character && !(bit == 1 && self.layout.ignores_shift(key));
+            let matters = is_character(keysym) && !(bit == 1 && self.layout.ignores_shift(key, group));
             match (level & bit != 0, down.is_empty()) {
                 (true, true) => actions.extend(keys.first().map(|key| KeyAction::Key(*key, true))),
                 (false, false) if matters => {
@@ -105,8 +139,8 @@ impl Keyboard {
     pub(crate) fn release(&mut self, keysym: u32) -> Vec<KeyAction> {
         let key = self.held.remove(&keysym).or_else(|| {
             // The key was pressed for another of its keysyms: Shift has changed since then.
-            let (key, _) = self.layout.find_key(keysym)?;
-            let is_on_key = |other: u32| self.layout.find_key(other).is_some_and(|(found, _)| found == key);
+            let (_, key, _) = self.find(keysym)?;
+            let is_on_key = |other: u32| self.find(other).is_some_and(|(_, found, _)| found == key);
             let other = self.held.iter().find(|(other, held)| **held == key || is_on_key(**other));
             let other = other.map(|(other, _)| *other)?;
             self.held.remove(&other)
@@ -221,6 +255,35 @@ mod tests {
     }
 
     #[test]
+    fn the_groups_and_caps_lock_of_the_servers_user_change_no_character() {
+        // A Latin letter beside a Cyrillic one, the Return key, Shift, and an unused key.
+        let rows = [[0x66, 0x46, 0x6c1, 0x6e1], [0xff0d, 0, 0, 0], [SHIFT, 0, 0, 0], [0; 4]];
+        let layout = Layout::new(8, 4, rows.concat(), &[10, 0, 0, 0, 0, 0, 0, 0]);
+        let mut keys = Keyboard { layout, ..Keyboard::default() };
+        let mut type_key = |locks: Option<(u8, bool)>, keysym| {
+            keys.locks = locks.map(|(group, has_caps)| Locks { group, has_caps });
+            let actions = keys.press(keysym).unwrap();
+            keys.release(keysym);
+            actions
+        };
+        let lock = |group, has_caps| KeyAction::Lock(Locks { group, has_caps });
+        let press = |key| vec![Key(key, true)];
+        assert_eq!(type_key(None, 0x66), press(8));
+        assert_eq!(type_key(Some((0, false)), 0x66), press(8));
+        assert_eq!(type_key(Some((1, false)), 0x6c1), press(8));
+        let [latin, cyrillic] = [0, 1].map(|group| lock(group, false));
+        assert_eq!(type_key(Some((1, false)), 0x66), [vec![latin], press(8), vec![cyrillic]].concat());
+        assert_eq!(type_key(Some((0, false)), 0x6c1), [vec![cyrillic], press(8), vec![latin]].concat());
+        assert_eq!(type_key(Some((3, false)), 0x66), [vec![latin], press(8), vec![lock(3, false)]].concat());
+        assert_eq!(type_key(Some((0, true)), 0x66), [vec![latin], press(8), vec![lock(0, true)]].concat());
+        assert_eq!(type_key(Some((1, true)), 0xff0d), press(9), "no lock changes a function key");
+        let bound = [vec![Bind(11, 0x3c0)], press(11)].concat();
+        assert_eq!(type_key(Some((1, false)), 0x3c0), bound, "a bound key has one keysym in every group");
+        let without_caps = [vec![cyrillic], press(11), vec![lock(1, true)]].concat();
+        assert_eq!(type_key(Some((1, true)), 0x3c0), without_caps, "a program makes a capital of it");
+    }
+
+    #[test]
     fn keypad_keysyms_do_not_depend_on_num_lock() {
         let (five, begin) = (0xffb5, 0xff9d);
         let layout = Layout::new(8, 2, vec![begin, five, 0xffab, 0xffab, 0, 0, 0, 0], &[0; 8]);
@@ -268,22 +331,24 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// For any layout and any input, each key that goes down comes up exactly once.
+        /// For any layout, any locks and any input, each key that goes down comes up exactly once.
         #[test]
         fn every_pressed_key_is_released(
             keysyms in prop::collection::vec(prop_oneof![0..0x80u32, Just(SHIFT), Just(ALT_GR)], 0..90),
             columns in 0..7usize,
+            locks in prop::option::of((0..4u8, any::<bool>())),
             modifiers in prop::collection::vec(any::<u8>(), 0..20),
             typed in prop::collection::vec((prop_oneof![0..0x80u32, Just(SHIFT), Just(ALT_GR)], any::<bool>()), 0..60),
         ) {
             let layout = Layout::new(8, columns, keysyms, &modifiers);
-            let mut keys = Keyboard { layout, ..Keyboard::default() };
+            let locks = locks.map(|(group, has_caps)| Locks { group, has_caps });
+            let mut keys = Keyboard { layout, locks, ..Keyboard::default() };
             let mut down = std::collections::BTreeSet::new();
             let mut follow = |actions: Vec<KeyAction>| {
                 actions.into_iter().all(|action| match action {
                     Key(key, true) => down.insert(key),
                     Key(key, false) => down.remove(&key),
-                    Bind(..) => true,
+                    Bind(..) | KeyAction::Lock(_) => true,
                 })
             };
             for (keysym, pressed) in typed {

@@ -54,10 +54,12 @@ impl Layout {
         (self.first..=u8::MAX).filter(|key| !self.row(*key).is_empty())
     }
 
-    /// Returns the keysym of a key at a level. Bit 0 of the level is Shift, bit 1 the third level.
-    fn keysym_at(&self, key: u8, level: usize) -> u32 {
-        let column = if level < 2 { level } else { level + 2 };
+    /// Returns the keysym of a key at a level. Bit 0 of the level is Shift, bit 1 the third level. A key without a second group
+    /// has its first one there too.
+    fn keysym_at(&self, key: u8, group: usize, level: usize) -> u32 {
         let row = self.row(key);
+        let group = if row.get(2).is_none_or(|symbol| *symbol == NONE) { 0 } else { group };
+        let column = 2 * group + if level < 2 { level } else { level + 2 };
         let found = row.get(column).copied().unwrap_or(NONE);
         let plain = row.get(column & !1).copied().unwrap_or(NONE);
         // A row with only one case of a letter stands for both cases.
@@ -68,24 +70,25 @@ impl Layout {
         }
     }
 
-    /// Returns the key that gives `keysym`, and the lowest level at which it does.
-    pub(crate) fn find_key(&self, keysym: u32) -> Option<(u8, usize)> {
-        (0..4).find_map(|level| {
-            let key = self.keys().find(|key| is_same_character(self.keysym_at(*key, level), keysym))?;
-            Some((key, level))
+    /// Returns the key that gives `keysym` in a group, and the lowest level at which it does. Only the first two groups are known.
+    pub(crate) fn find_key(&self, keysym: u32, group: u8) -> Option<(u8, usize)> {
+        let group = usize::from(group);
+        (0..4).filter(|_| group < 2).find_map(|level| {
+            let gives = |key: &u8| is_same_character(self.keysym_at(*key, group, level), keysym);
+            Some((self.keys().find(gives)?, level))
         })
     }
 
     /// Returns whether a key has the same keysym with and without Shift.
-    pub(crate) fn ignores_shift(&self, key: u8) -> bool {
-        let (plain, shifted) = (self.keysym_at(key, 0), self.keysym_at(key, 1));
+    pub(crate) fn ignores_shift(&self, key: u8, group: u8) -> bool {
+        let [plain, shifted] = [0, 1].map(|level| self.keysym_at(key, group.into(), level));
         shifted == NONE || shifted == plain
     }
 
     /// Returns whether Num Lock selects the keysym of a key. Num Lock inverts Shift for such a key, and the state of
     /// Num Lock at the server is unknown, so Shift cannot select the keysym.
     pub(crate) fn depends_on_num_lock(&self, key: u8) -> bool {
-        KEYPAD.contains(&self.keysym_at(key, 1)) && !self.ignores_shift(key)
+        KEYPAD.contains(&self.keysym_at(key, 0, 1)) && !self.ignores_shift(key, 0)
     }
 
     /// Returns the keysym of a key that is pressed while the modifiers in `state` are down.
@@ -102,10 +105,10 @@ impl Layout {
                 return self.with_lock(found, state);
             }
         }
-        let is_keypad = KEYPAD.contains(&self.keysym_at(key, 1)) && state & self.num_lock_bits != 0;
+        let is_keypad = KEYPAD.contains(&self.keysym_at(key, 0, 1)) && state & self.num_lock_bits != 0;
         let level = level3 + usize::from(is_shifted != is_keypad);
         let found = [level, level & 1, 0]
-            .map(|level| self.keysym_at(key, level))
+            .map(|level| self.keysym_at(key, 0, level))
             .into_iter()
             .find(|one| *one != NONE);
         self.with_lock(found.unwrap_or(NONE), state)

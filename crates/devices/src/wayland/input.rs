@@ -113,6 +113,8 @@ impl Input {
                         self.send_modifiers(client);
                     }
                 }
+                // A virtual keyboard has a state of its own, which is not set.
+                KeyAction::Lock(_) => {}
                 KeyAction::Bind(key, keysym) => {
                     self.bound.insert(key, keysym);
                     self.send_keymap(client)?;

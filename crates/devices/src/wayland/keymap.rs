@@ -147,10 +147,10 @@ mod tests {
     fn every_character_and_modifier_has_a_key() {
         let layout = layout();
         for character in ' '..='~' {
-            assert!(layout.find_key(character.into()).is_some(), "{character}");
+            assert!(layout.find_key(character.into(), 0).is_some(), "{character}");
         }
-        assert_eq!(layout.find_key('A'.into()), Some((38, 1)), "where evdev has the letter");
-        assert_eq!(layout.find_key(F1 + 11), Some((88 + EVDEV_OFFSET, 0)));
+        assert_eq!(layout.find_key('A'.into(), 0), Some((38, 1)), "where evdev has the letter");
+        assert_eq!(layout.find_key(F1 + 11, 0), Some((88 + EVDEV_OFFSET, 0)));
         let bits: u32 = modifiers().values().fold(0, |all, bit| all | bit);
         assert_eq!((modifiers().len(), bits), (9, 0b1100_1101));
         assert!(layout.keys().filter(|key| layout.row(*key).iter().all(|one| *one == 0)).count() > 100);

@@ -7,6 +7,7 @@ use super::clipboard::{Clipboard, ClipboardEvent};
 use super::display::{Extension, Extensions, SETUP_TIMEOUT, wait_reply};
 use super::errors::{device_error, partner_error};
 use super::layout::LayoutQuery;
+use super::locks::LocksQuery;
 use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use crate::keys::keyboard::{KeyAction, Keyboard};
@@ -39,6 +40,8 @@ pub(super) struct DevicePartner {
     copies: Copies,
     keyboard: Keyboard,
     layout: LayoutQuery,
+    /// `None` if the server has no XKB.
+    locks: Option<LocksQuery>,
     /// The pointer's position, as set by the viewer.
     pointer: (u32, u32),
     /// The mouse buttons that are down, as set by the viewer.
@@ -102,6 +105,14 @@ impl DevicePartner {
         }
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
+        let mut locks = None;
+        if let Some(xkb) = extensions.xkb.filter(|_| !is_view_only(spec))
+            && let Some((query, present)) =
+                LocksQuery::wait(&mut client, xkb, deadline).map_err(&to_device_error)?
+        {
+            keyboard.set_locks(present);
+            locks = Some(query);
+        }
         let partner = DevicePartner {
             name,
             client,
@@ -112,6 +123,7 @@ impl DevicePartner {
             copies: Copies::default(),
             keyboard,
             layout: LayoutQuery::default(),
+            locks,
             pointer: (0, 0),
             buttons: 0,
             ready: VecDeque::new(),
@@ -128,6 +140,12 @@ impl DevicePartner {
         while let Some(packet) = self.client.next_packet()? {
             if let Some(layout) = self.layout.handle(&mut self.client, &packet)? {
                 self.keyboard.set_layout(layout);
+            }
+            if let Some(query) = &mut self.locks
+                && let Some(locks) = query.handle(&packet)?
+            {
+                self.keyboard.set_locks(locks);
+                continue;
             }
             if let Some(clipboard) = &mut self.clipboard {
                 let event = clipboard.handle(&mut self.client, &packet)?;
@@ -216,6 +234,11 @@ impl DevicePartner {
             match action {
                 KeyAction::Key(key, true) => self.send_input(xproto::KEY_PRESS_EVENT, key, (0, 0)),
                 KeyAction::Key(key, false) => self.send_input(xproto::KEY_RELEASE_EVENT, key, (0, 0)),
+                KeyAction::Lock(locks) => {
+                    if let Some(query) = &mut self.locks {
+                        query.change(&mut self.client, locks);
+                    }
+                }
                 KeyAction::Bind(key, keysym) => {
                     let keysyms = [keysym, keysym];
                     let (keycode_count, first_keycode, keysyms_per_keycode) = (1, key, 2);
@@ -315,13 +338,15 @@ impl Endpoint for DevicePartner {
     }
 
     fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
-        if self.client.is_writing() {
+        let event = Event::parse(message.body.as_slice()).map_err(invalid)?;
+        // The user of the screen may have changed the layout or a lock.
+        let depends_on_keyboard = matches!(event, Event::Key { pressed: true, .. });
+        if self.client.is_writing() || depends_on_keyboard {
             self.exchange_packets().map_err(|error| partner_error(&self.name, error))?;
         }
         if self.client.is_full() {
             return Ok(false);
         }
-        let event = Event::parse(message.body.as_slice()).map_err(invalid)?;
         self.apply(event);
         self.client.flush().map_err(|error| partner_error(&self.name, error))?;
         Ok(true)

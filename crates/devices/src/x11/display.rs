@@ -9,7 +9,7 @@ use sys::memory::{Access, Shared};
 use x11rb_protocol::protocol::xproto::{
     ImageOrder, QueryExtensionReply, QueryExtensionRequest, Screen, VisualClass,
 };
-use x11rb_protocol::protocol::{damage, render, shm, xfixes, xtest};
+use x11rb_protocol::protocol::{damage, render, shm, xfixes, xkb, xtest};
 use x11rb_protocol::x11_utils::TryParse;
 
 /// The time limit for connecting to a server and for its replies during setup.
@@ -33,6 +33,7 @@ pub(super) struct Extensions {
     pub(super) xfixes: Option<Extension>,
     pub(super) xtest: Option<Extension>,
     pub(super) render: Option<Extension>,
+    pub(super) xkb: Option<Extension>,
 }
 
 impl Extensions {
@@ -44,17 +45,18 @@ impl Extensions {
             xfixes::X11_EXTENSION_NAME,
             xtest::X11_EXTENSION_NAME,
             render::X11_EXTENSION_NAME,
+            xkb::X11_EXTENSION_NAME,
         ];
         let requests = names
             .map(|name| client.query(QueryExtensionRequest { name: name.as_bytes().into() }.serialize()));
-        let mut found = [None; 5];
+        let mut found = [None; 6];
         for (into, request) in found.iter_mut().zip(requests) {
             let reply: QueryExtensionReply = wait_reply(client, request, deadline)?;
             *into =
                 reply.present.then_some(Extension { opcode: reply.major_opcode, event: reply.first_event });
         }
-        let [shm, damage, xfixes, xtest, render] = found;
-        let mut extensions = Extensions { shm: None, damage, xfixes, xtest, render };
+        let [shm, damage, xfixes, xtest, render, xkb] = found;
+        let mut extensions = Extensions { shm: None, damage, xfixes, xtest, render, xkb };
         let is_local =
             rustix::net::getsockname(client.socket())?.address_family() == rustix::net::AddressFamily::UNIX;
         if let Some(shm) = shm.filter(|_| is_local) {

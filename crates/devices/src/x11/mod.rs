@@ -17,7 +17,10 @@ mod display;
 mod errors;
 mod exchange;
 mod image;
+#[cfg(test)]
+mod keys_tests;
 mod layout;
+mod locks;
 mod pointer;
 mod selection;
 mod slots;
