@@ -300,6 +300,12 @@ impl RateControl {
         self.pace
     }
 
+    /// Sets the pace, bytes a second, and the window that belongs to it.
+    #[cfg(test)]
+    pub(crate) fn pace_at(&mut self, pace: f64, now: Time) {
+        self.set_pace(pace, now);
+    }
+
     /// Returns the smoothed round trip; zero before the first.
     pub(crate) fn round_trip(&self) -> Duration {
         self.round_trip

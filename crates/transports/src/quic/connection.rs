@@ -469,8 +469,10 @@ impl QuicConnection {
         }
     }
 
-    /// Sends until the connection has nothing to send or the socket blocks.
+    /// Sends until the connection has nothing to send, the pace permits no more, or the socket blocks. The pace permits what it did at
+    /// the start: it would go on to permit a few datagrams, and meanwhile nothing would be received.
     fn transmit(&mut self, now: Instant) {
+        let began = now.max(Instant::now());
         self.paced_until = None;
         let rate = self.state.as_ref().and_then(|(_, connection)| ack_bypass::rate(connection));
         loop {
@@ -478,7 +480,7 @@ impl QuicConnection {
             let now = now.max(Instant::now());
             if self.output.pending.is_none() {
                 let Some((_, connection)) = &mut self.state else { return };
-                let permitted = match rate.as_ref().map(|rate| rate.permission(now)) {
+                let permitted = match rate.as_ref().map(|rate| rate.permission(began)) {
                     None => BATCH_BYTES_MAX,
                     Some(_) if connection.is_closed() => BATCH_BYTES_MAX,
                     Some(Permission::Bytes(bytes)) => bytes.min(BATCH_BYTES_MAX),

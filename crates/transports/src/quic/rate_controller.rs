@@ -72,6 +72,12 @@ impl RateController {
         }
     }
 
+    /// Sets the pace, bytes a second.
+    #[cfg(test)]
+    pub(super) fn pace_at(&self, pace: f64, now: Instant) {
+        self.lock().rate.pace_at(pace, self.time(now));
+    }
+
     /// Describes the path.
     pub(super) fn view(&self) -> PathView {
         self.lock().rate.view()

@@ -410,16 +410,13 @@ fn an_acknowledgement_does_not_wait_behind_data() {
 
 /// Returns both ends of an established connection and the current time, which the test advances.
 fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
-    let tuning = Tuning {
-        window: 1 << 20,
-        streams: 1,
-        datagram: 1200,
-        is_size_known: true,
-        congestion: Congestion::Cubic,
-    };
+    established_with(sockets, &Tuning { datagram: 1200, is_size_known: true, ..TUNING })
+}
+
+fn established_with(sockets: [OwnedFd; 2], tuning: &Tuning) -> ([QuicConnection; 2], Instant) {
     let [near, far] = keys();
     let begin = |end, keys, socket| {
-        let config = ConnectionConfig::data(end, Some(keys), &tuning).expect("a configuration");
+        let config = ConnectionConfig::data(end, Some(keys), tuning).expect("a configuration");
         QuicConnection::new(socket, config).expect("a connection")
     };
     let [here, there] = sockets;
@@ -431,6 +428,27 @@ fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
     }
     assert!(ends.iter().all(QuicConnection::is_established));
     (ends, now)
+}
+
+/// A network faster than this host: the pace always permits a few more datagrams.
+#[test]
+fn a_sender_slower_than_its_pace_receives_between_bursts() {
+    let tuning = Tuning { window: 64 << 20, congestion: Congestion::Rate, ..TUNING };
+    let (mut ends, now) = established_with(udp_pair(), &tuning);
+    // The time of the connection must not go back.
+    std::thread::sleep(now.saturating_duration_since(Instant::now()));
+    let connection = ends[0].state().unwrap();
+    let pace = 9e8;
+    ack_bypass::rate(connection).unwrap().pace_at(pace, Instant::now());
+    connection.set_send_window(64 << 20);
+    let stream = connection.streams().open(Dir::Uni).expect("a stream");
+    let written = connection.send_stream(stream).write(&vec![7; 24 << 20]).unwrap();
+    assert_eq!(written, 24 << 20, "the peer takes that much");
+    let before = ends[0].counts.sent_datagrams;
+    ends[0].drive_output();
+    let sent = (ends[0].counts.sent_datagrams - before) as f64 * 1500.0;
+    // The time that may be caught up, the time that is sent ahead, and a batch.
+    assert!(sent < pace * 0.006 + 65_536.0, "{sent} bytes without a look at the socket");
 }
 
 /// One end sends while the other is suspended and loses all of it. After the suspension a probe replaces the rest of the

@@ -277,13 +277,15 @@ impl UdpPartner {
         }
         let mut refusals = 0;
         self.is_socket_full = false;
+        // The pace permits what it did at the start: it would go on to permit a few datagrams, and meanwhile nothing would be received.
+        let began = Time(sys::clock::boot_ns());
         while !self.sender.is_empty() {
             let now = Time(sys::clock::boot_ns());
             if self.sender.timeout().is_some_and(|at| at <= now) {
                 // This thread may have slept past the timeout while the receipt waited in the socket.
                 self.receive_receipts()?;
             }
-            let bytes_max = match self.sender.permission(now) {
+            let bytes_max = match self.sender.permission(began) {
                 Permission::Send(bytes_max) => bytes_max,
                 // The receipt that opens the window may have arrived, even if the application does not pull.
                 Permission::WindowFull
