@@ -3,7 +3,7 @@
 
 use crate::gso::{Frame, Piece};
 use crate::lab::{Lab, host_index, host_letter, ip};
-use netsim::{Counters, Link, Params};
+use netsim::{Counters, LATE_NS, Link, Params};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{self, File};
@@ -154,24 +154,70 @@ pub(crate) fn serve(lab: &Lab, setup: &Setup) -> io::Result<()> {
     Ok(())
 }
 
+/// The link's time at the arrival of a frame. After a pause of this thread, the link goes on from the time at which the thread
+/// was due, and each frame that waited takes its transmission time: the frames arrived during the pause. Taken as a burst at its
+/// end, they would overflow a queue that they did not overflow.
+#[derive(Default)]
+struct LinkClock {
+    ns: u64,
+    /// Frames may wait that arrived before now.
+    is_behind: bool,
+    /// All of them were received, and the link did not go on since.
+    has_caught_up: bool,
+}
+
+impl LinkClock {
+    /// The thread runs at `now_ns`, and was due at `due_ns`.
+    fn wake(&mut self, due_ns: Option<u64>, now_ns: u64) {
+        if self.is_behind {
+            return;
+        }
+        let may_be_late = !std::mem::take(&mut self.has_caught_up);
+        let late_ns = due_ns.filter(|due_ns| may_be_late && now_ns.saturating_sub(*due_ns) > LATE_NS);
+        self.is_behind = late_ns.is_some();
+        self.ns = late_ns.unwrap_or(now_ns).max(self.ns);
+    }
+
+    /// Returns the time at which a frame arrived that is read at `now_ns`.
+    fn received(&mut self, transmission_ns: u64, now_ns: u64) -> u64 {
+        self.ns = if self.is_behind { self.ns.saturating_add(transmission_ns).min(now_ns) } else { now_ns };
+        if self.ns >= now_ns {
+            self.catch_up();
+        }
+        self.ns
+    }
+
+    /// No frame waits that arrived before now.
+    fn catch_up(&mut self) {
+        self.has_caught_up |= std::mem::take(&mut self.is_behind);
+    }
+}
+
 /// Carries all packets that a host sends, until its device fails.
 fn carry(me: usize, hosts: &[Host], mut link: Link<Piece>) -> io::Error {
     let host = &hosts[me];
     let (mut invalid, mut undeliverable) = (0, 0);
     let mut buffer = vec![0u8; HEADER_BYTES + 65_536];
+    let mut clock = LinkClock::default();
     loop {
         if host.wake.clear() {
             link.configure(boot_ns(), host.lock().params.clone());
         }
         let now_ns = boot_ns();
-        while let Some((_, piece)) = link.pop(now_ns) {
+        clock.wake(link.deadline().filter(|_| link.params().rate_bps > 0), now_ns);
+        while !clock.is_behind
+            && let Some((_, piece)) = link.pop(now_ns)
+        {
             undeliverable += u64::from(!deliver(me, hosts, &piece));
         }
-        let mut taken = 0;
+        let (was_behind, mut taken) = (clock.is_behind, 0);
         while taken < BURST_FRAMES {
             match (&host.tun).read(&mut buffer) {
                 Ok(count) => match Frame::parse(&buffer[..count]) {
-                    Some(frame) => send(&mut link, boot_ns(), &frame),
+                    Some(frame) => {
+                        let transmission_ns = link.transmission_ns(frame.bytes(0, frame.packets));
+                        send(&mut link, clock.received(transmission_ns, boot_ns()), &frame);
+                    }
                     None => invalid += 1,
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -179,12 +225,16 @@ fn carry(me: usize, hosts: &[Host], mut link: Link<Piece>) -> io::Error {
             }
             taken += 1;
         }
+        let is_empty = taken < BURST_FRAMES;
+        if is_empty {
+            clock.catch_up();
+        }
         let mut state = host.lock();
         state.counters = link.counters();
         (state.held_packets, state.held_bytes) = link.held();
         (state.invalid, state.undeliverable) = (invalid, undeliverable);
         drop(state);
-        if taken < BURST_FRAMES {
+        if is_empty && !was_behind {
             sleep(host, link.deadline());
         }
     }
@@ -322,4 +372,26 @@ fn status(hosts: &[Host]) -> String {
         )
     };
     settings(hosts) + &hosts.iter().enumerate().map(line).collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn frames_that_waited_for_this_thread_arrived_one_after_another() {
+        let mut clock = LinkClock::default();
+        clock.wake(Some(10 * MS), 10 * MS + LATE_NS);
+        assert!(!clock.is_behind, "in time");
+        assert_eq!(clock.received(MS, 11 * MS), 11 * MS);
+        clock.wake(Some(12 * MS), 15 * MS);
+        let arrivals: Vec<u64> = (0..4).map(|_| clock.received(MS, 15 * MS) / MS).collect();
+        assert_eq!(arrivals, [13, 14, 15, 15], "no later than now");
+        clock.wake(Some(12 * MS), 15 * MS);
+        assert!(!clock.is_behind, "the link goes on before it can be late again");
+        clock.wake(None, 99 * MS);
+        assert_eq!(clock.received(MS, 99 * MS), 99 * MS, "a burst after silence is one");
+    }
 }

@@ -320,7 +320,8 @@ impl<T: Packet> Link<T> {
         line.into_iter().chain(queue).min()
     }
 
-    fn transmission_ns(&self, bytes: u32) -> u64 {
+    /// The time that the bottleneck takes for so many bytes.
+    pub fn transmission_ns(&self, bytes: u32) -> u64 {
         let bits = u128::from(bytes) * 8 * 1_000_000_000;
         let ns = bits.checked_div(u128::from(self.params.rate_bps)).unwrap_or(0);
         u64::try_from(ns).unwrap_or(u64::MAX)
