@@ -37,7 +37,7 @@ const START_LOSS: f64 = 0.2;
 /// Target queueing delay: this share of the shortest round trip, or the range of round trips in an interval, within these
 /// bounds, and at least the time of a few datagrams. A flow that random loss limits loses rate in proportion to the round trip that the queue adds.
 const QUEUE_AIM_SHARE: f64 = 0.125;
-const QUEUE_AIM: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(8)];
+const QUEUE_AIM: [Duration; 2] = [Duration::from_millis(3), Duration::from_millis(5)];
 const QUEUE_AIM_BYTES: f64 = 6000.0;
 /// Queueing delay below which the link may have become faster: this share of the range of round trips in an interval, within
 /// these shares of the target. With jitter, the shortest round trip of an interval is seldom the shortest of all.
