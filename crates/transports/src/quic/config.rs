@@ -94,6 +94,10 @@ impl Tuning {
             .max_idle_timeout(IDLE.try_into().ok())
             .keep_alive_interval(Some(KEEP_ALIVE))
             .initial_rtt(ROUND_TRIP)
+            // A packet is lost once it is late by a quarter of a round trip (RFC 8985, section 6.2), not when three packets overtook
+            // it (RFC 9002, section 6.1.1): on a path that reorders, many packets would be.
+            .packet_threshold(u32::MAX)
+            .time_threshold(1.25)
             .crypto_buffer_size(CRYPTO_BYTES_MAX)
             .mtu_discovery_config(Some(mtu))
             // The spin bit would show the round trip to observers (RFC 9000, section 17.4).

@@ -5,6 +5,7 @@ use crate::test_records::{WATCHDOG, figure, keys, partners, pattern, record, udp
 use crate::tls;
 use contract::{Body, Format, Options, Secret, TransportCtl};
 use relay::Relay;
+use std::collections::VecDeque;
 use std::net::{SocketAddrV6, UdpSocket};
 use std::time::Instant;
 
@@ -413,14 +414,18 @@ fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
     established_with(sockets, &Tuning { datagram: 1200, is_size_known: true, ..TUNING })
 }
 
-fn established_with(sockets: [OwnedFd; 2], tuning: &Tuning) -> ([QuicConnection; 2], Instant) {
+fn both_ends(sockets: [OwnedFd; 2], tuning: &Tuning) -> [QuicConnection; 2] {
     let [near, far] = keys();
     let begin = |end, keys, socket| {
         let config = ConnectionConfig::data(end, Some(keys), tuning).expect("a configuration");
         QuicConnection::new(socket, config).expect("a connection")
     };
     let [here, there] = sockets;
-    let mut ends = [begin(End::Dialled, &near, here), begin(End::Accepted, &far, there)];
+    [begin(End::Dialled, &near, here), begin(End::Accepted, &far, there)]
+}
+
+fn established_with(sockets: [OwnedFd; 2], tuning: &Tuning) -> ([QuicConnection; 2], Instant) {
+    let mut ends = both_ends(sockets, tuning);
     let mut now = Instant::now();
     for _ in 0..40 {
         now += Duration::from_millis(10);
@@ -449,6 +454,54 @@ fn a_sender_slower_than_its_pace_receives_between_bursts() {
     let sent = (ends[0].counts.sent_datagrams - before) as f64 * 1500.0;
     // The time that may be caught up, the time that is sent ahead, and a batch.
     assert!(sent < pace * 0.006 + 65_536.0, "{sent} bytes without a look at the socket");
+}
+
+/// A path of 40 ms on which every seventh datagram is 5 ms late, so that many others overtake it.
+#[test]
+fn a_datagram_that_others_overtook_is_not_lost() {
+    const STEP: Duration = Duration::from_millis(5);
+    let ([near, at_near], [far, at_far]) = (udp_pair(), udp_pair());
+    let relays = [at_near, at_far].map(UdpSocket::from);
+    let tuning = Tuning { window: 4 << 20, congestion: Congestion::Rate, ..TUNING };
+    let mut ends = both_ends([near, far], &tuning);
+    let (mut now, mut bytes, mut counted) = (Instant::now(), [0; 2048], 0_u64);
+    // By direction, the datagrams of the next steps.
+    let mut on_path: [VecDeque<Vec<Vec<u8>>>; 2] = [(); 2].map(|()| vec![Vec::new(); 4].into());
+    let mut step = |ends: &mut [QuicConnection; 2]| {
+        now += STEP;
+        ends.iter_mut().for_each(|end| end.drive_at(now));
+        for (from, path) in on_path.iter_mut().enumerate() {
+            path.push_back(Vec::new());
+            while let Ok(count) = relays[from].recv(&mut bytes) {
+                counted += 1;
+                path[if counted % 7 == 0 { 4 } else { 3 }].push(bytes[..count].to_vec());
+            }
+            for datagram in path.pop_front().into_iter().flatten() {
+                relays[1 - from].send(&datagram).expect("room");
+            }
+        }
+    };
+    (0..60).for_each(|_| step(&mut ends));
+    let sent = pattern(2 << 20, 7);
+    let connection = ends[0].state().expect("a connection");
+    let stream = connection.streams().open(Dir::Uni).expect("a stream");
+    let (mut written, mut received) = (0, 0);
+    for _ in 0..2000 {
+        if let Some(connection) = ends[0].state() {
+            written += connection.send_stream(stream).write(&sent[written..]).unwrap_or(0);
+        }
+        step(&mut ends);
+        let connection = ends[1].state().expect("a connection");
+        let mut stream = connection.recv_stream(stream);
+        let Ok(mut chunks) = stream.read(true) else { continue };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            received += chunk.bytes.len();
+        }
+        let _ = chunks.finalize();
+    }
+    assert_eq!(received, sent.len());
+    let path = ends[0].state().expect("a connection").stats().path;
+    assert!(path.sent_packets > 1000 && path.lost_packets == 0, "{path:?}");
 }
 
 /// One end sends while the other is suspended and loses all of it. After the suspension a probe replaces the rest of the
