@@ -155,6 +155,17 @@ impl TwoHalves {
         self.push_at(0, message);
     }
 
+    /// As a camera does: passes `message` to the source half now, if it has room and the link holds less than `bytes_max`
+    /// bytes, the length of a transport's send queue. Returns whether it did.
+    pub fn offer(&mut self, message: Message, bytes_max: usize) -> bool {
+        let crossing: usize = self.crossing.values().map(|message| message.body.len()).sum();
+        let has_room = self.waiting[0].is_empty() && self.stages[0].has_room() && crossing < bytes_max;
+        if has_room {
+            self.push(message);
+        }
+        has_room
+    }
+
     /// As [`TwoHalves::push`], to the source half of one lane of a joint.
     pub fn push_at(&mut self, lane: usize, message: Message) {
         self.waiting[lane].push_back((Port::MAIN, message));

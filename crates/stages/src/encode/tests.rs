@@ -155,7 +155,7 @@ fn a_link_that_becomes_thin_is_noticed() {
     let mut run = TwoHalves::new(&Encode, &[], &Format::Video, steady(Duration::from_millis(10)), 1);
     let geometry = geometry(320, 240);
     let mut seen = Vec::new();
-    for number in 0..120 {
+    for number in 0..320 {
         if number == 40 {
             run.configure(Params { rate_bps: 2_000_000, ..steady(Duration::from_millis(10)) });
         }
@@ -164,8 +164,49 @@ fn a_link_that_becomes_thin_is_noticed() {
         seen.push(run.figure(Half::Source, "coded"));
     }
     assert_eq!(seen[20], seen[39], "as they are while the link is wide");
-    assert!(seen[119] - seen[40] > 60.0, "{seen:?}");
+    assert!(
+        seen[319] - seen[40] > 60.0,
+        "after the pictures of the first half second, which take 6 s: {seen:?}"
+    );
     run.end();
+    assert_eq!(run.errors, []);
+}
+
+/// A camera of 37 Mbit/s over a link that delays each picture for more than a second, and accepts 33 s of them: 100, then 1,
+/// then 100 Mbit/s again.
+#[test]
+fn a_queue_of_pictures_as_they_are_drains_and_stays_short() {
+    let link = |rate_bps| Params { rate_bps, ..steady(Duration::from_millis(10)) };
+    let mut run = TwoHalves::new(&Encode, &[], &Format::Video, link(100_000_000), 1);
+    let geometry = Geometry::new(PixelFormat::Yuyv, 320, 240).unwrap().with_rate(30, 1);
+    let second = |run: &mut TwoHalves, from: usize| {
+        for number in from * 30..(from + 1) * 30 {
+            run.offer(Message::new(run.now, frame(geometry, picture(&geometry, number))), 4 << 20);
+            run.run_until(run.now.after(INTERVAL));
+        }
+    };
+    (0..3).for_each(|number| second(&mut run, number));
+    let lossless = run.figure(Half::Source, "lossless");
+    assert!(lossless > 60.0, "as they are while the link is wide: {lossless}");
+    run.configure(link(1_000_000));
+    let mut delays = Vec::new();
+    for number in 3..28 {
+        let prev = run.received.len();
+        second(&mut run, number);
+        let delay = |(at, message): &(Time, Message)| at.since(message.created);
+        delays.push((run.received.len() - prev, run.received[prev..].iter().map(delay).max()));
+    }
+    let is_smooth = |(count, delay): &(usize, Option<Duration>)| {
+        *count >= 20 && delay.is_some_and(|delay| delay < Duration::from_millis(300))
+    };
+    assert!(delays[16..].iter().all(is_smooth), "pictures each second and the longest delay: {delays:?}");
+    let thin = run.figure(Half::Source, "lossless");
+    assert!(thin - lossless < 12.0, "{thin} after {lossless}");
+    run.configure(link(100_000_000));
+    (28..36).for_each(|number| second(&mut run, number));
+    let last = run.figure(Half::Source, "lossless");
+    second(&mut run, 36);
+    assert_eq!(run.figure(Half::Source, "lossless") - last, 30.0, "as they are again");
     assert_eq!(run.errors, []);
 }
 
