@@ -35,6 +35,7 @@ pub mod pipewire;
 mod pixels;
 mod plain;
 mod portion;
+mod positions;
 mod received;
 pub mod rfb;
 pub mod serial;

@@ -15,6 +15,7 @@
 use super::picture::{Applied, Screen, check};
 use super::server::{Settings, Viewer};
 use crate::flows::{Endpoint, FlowPartner};
+use crate::positions;
 use crate::stream::now;
 use buffers::{Ring, RingFull};
 use bytes::BytesMut;
@@ -444,8 +445,8 @@ impl ServerThread {
         }
     }
 
-    /// Queues an input event. A pointer position replaces the one before, unless a button changed, and a text replaces
-    /// the last one.
+    /// Queues an input event. A pointer position replaces the one before, unless a button changed there, and a text
+    /// replaces the last one.
     fn queue_event(&mut self, event: Event) {
         match &event {
             // A clipboard manager beside the viewer has taken over the device's text.
@@ -462,13 +463,8 @@ impl ServerThread {
                         .for_each(|connection| connection.viewer.handle_text(text));
                 }
             }
+            Event::Pointer { buttons, .. } => positions::skip_intermediate(&mut self.events, *buttons),
             _ => {}
-        }
-        if let (Event::Pointer { buttons, .. }, Some(Event::Pointer { buttons: prev, .. })) =
-            (&event, self.events.back())
-            && buttons == prev
-        {
-            self.events.pop_back();
         }
         self.events.push_back(event);
     }

@@ -298,6 +298,31 @@ fn pictures_reach_the_client_and_input_reaches_the_server() {
     assert_eq!(next(server.as_mut()), Event::Pointer { x: 3, y: 4, buttons: 0 });
 }
 
+/// A viewer's positions that arrive together: those between two others are skipped, unless a button changed there.
+#[test]
+fn buttons_change_where_the_viewer_changed_them() {
+    let pointer = |&(buttons, x): &(u8, u16)| [&[5, buttons][..], &x.to_be_bytes(), &[0, 7]].concat();
+    let cases: [[&[(u8, u16)]; 2]; 3] = [
+        [&[(1, 3), (0, 3), (0, 9)], &[(1, 3), (0, 3), (0, 9)]],
+        [&[(1, 3), (1, 9), (0, 9)], &[(1, 3), (1, 9), (0, 9)]],
+        [&[(0, 1), (0, 2), (0, 3), (1, 3), (1, 4), (1, 5)], &[(0, 1), (0, 3), (1, 3), (1, 5)]],
+    ];
+    for [sent, expected] in cases {
+        let mut serving = Serving::new();
+        serving.partner = opened(serving.partner, [Format::Viewer, Format::Video]);
+        push(serving.partner.as_mut(), IN, frame(0));
+        // The server's init message shows that the handshake is over.
+        serving.viewer.read_exact(&mut [0; 2 + 2 + 16]).unwrap();
+        let bytes = [sent.iter().flat_map(pointer).collect(), key_bytes(&key(0))].concat();
+        serving.viewer.write_all(&bytes).unwrap();
+        for &(buttons, x) in expected {
+            let event = Event::Pointer { x: x.into(), y: 7, buttons: buttons.into() };
+            assert_eq!(pull(serving.partner.as_mut(), OUT), Body::from(event.to_bytes()), "{sent:?}");
+        }
+        assert_eq!(pull(serving.partner.as_mut(), OUT), Body::from(key(0).to_bytes()), "{sent:?}");
+    }
+}
+
 #[test]
 fn a_new_worker_connects_again_and_gets_the_present_size() {
     let (server, address) = serve(",viewers=2");

@@ -12,6 +12,7 @@ use crate::bgrx::{self, Update};
 use crate::flows::{Endpoint, FlowPartner, OUT};
 use crate::keys::layout::Layout;
 use crate::plain::has_clipboard;
+use crate::positions;
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
     Next, PartnerError, PartnerResult, PullSlot, Readiness, Time,
@@ -191,16 +192,8 @@ impl WindowPartner {
         let (width, height) = self.window.size().unwrap_or((1, 1));
         let inside = |position: i16, side: u32| u32::try_from(position).unwrap_or(0).min(side - 1);
         self.pointer = (inside(x, width), inside(y, height));
-        let event = self.pointer_event();
-        // Drop an intermediate position, unless a button changed there.
-        if let [.., Event::Pointer { buttons: prev, .. }, Event::Pointer { buttons, .. }] =
-            self.events.make_contiguous()
-            && *prev == self.buttons
-            && *buttons == self.buttons
-        {
-            self.events.pop_back();
-        }
-        self.emit(event);
+        positions::skip_intermediate(&mut self.events, self.buttons);
+        self.emit(self.pointer_event());
     }
 
     fn pointer_event(&self) -> Event {
