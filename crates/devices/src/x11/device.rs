@@ -256,10 +256,15 @@ impl DevicePartner {
     }
 
     fn change_pointer(&mut self, pointer: (u32, u32), buttons: u16) {
-        if self.pointer != pointer {
+        // The user of the screen may have moved the pointer, so a change of buttons needs the position, too.
+        if self.pointer != pointer || self.buttons != buttons {
             self.pointer = pointer;
             self.send_input(xproto::MOTION_NOTIFY_EVENT, 0, pointer);
         }
+        self.change_buttons(buttons);
+    }
+
+    fn change_buttons(&mut self, buttons: u16) {
         let changed = self.buttons ^ buttons;
         for bit in (0..u16::BITS as u8).filter(|bit| changed >> bit & 1 != 0) {
             let kind = match buttons >> bit & 1 {
@@ -280,11 +285,11 @@ impl DevicePartner {
         self.client.send(input.serialize(xtest.opcode));
     }
 
-    /// Releases all keys and buttons.
+    /// Releases all keys and buttons. The pointer stays where it is: the user of the screen may have moved it.
     fn release_all(&mut self) {
         let actions = self.keyboard.release_all();
         self.change_keys(actions);
-        self.change_pointer(self.pointer, 0);
+        self.change_buttons(0);
     }
 
     fn report(&self) -> Vec<Report> {

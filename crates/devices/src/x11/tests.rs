@@ -171,6 +171,16 @@ impl Painter {
         self.done(request);
     }
 
+    /// Moves the pointer and waits until the server has done so.
+    fn warp_pointer(&mut self, (dst_x, dst_y): (i16, i16)) {
+        let (src_window, src_x, src_y, src_width, src_height) = (0, 0, 0, 0, 0);
+        let dst_window = self.root;
+        let warp =
+            WarpPointerRequest { src_window, dst_window, src_x, src_y, src_width, src_height, dst_x, dst_y };
+        let request = self.client.send(warp.serialize());
+        self.done(request);
+    }
+
     /// Waits until the pointer is at `place` and exactly these buttons and modifiers are down.
     pub(super) fn until_pointer(&mut self, place: (i16, i16), mask: KeyButMask) {
         let deadline = Instant::now() + WATCHDOG;
@@ -535,6 +545,24 @@ fn the_pointer_follows_events_and_neutral_releases_everything() {
     painter.until_pointer((124, 45), KeyButMask::BUTTON1 | KeyButMask::SHIFT);
     device.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
     painter.until_pointer((124, 45), KeyButMask::default());
+}
+
+/// The user of the screen, or a program, moves the pointer between two events of the viewer.
+#[test]
+fn a_button_changes_at_the_position_of_the_viewer() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut painter = server.painter();
+    let mut device = server.device("");
+    device.push(Event::Pointer { x: 0, y: 0, buttons: button::LEFT });
+    painter.until_pointer((0, 0), KeyButMask::BUTTON1);
+    for (buttons, mask) in [(0, KeyButMask::default()), (button::RIGHT, KeyButMask::BUTTON3)] {
+        painter.warp_pointer((200, 90));
+        device.push(Event::Pointer { x: 0, y: 0, buttons });
+        painter.until_pointer((0, 0), mask);
+    }
+    painter.warp_pointer((200, 90));
+    device.partner.ctl(FlowKey::DEFAULT, Ctl::Neutral).unwrap();
+    painter.until_pointer((200, 90), KeyButMask::default());
 }
 
 #[test]
