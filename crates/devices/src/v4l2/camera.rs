@@ -190,9 +190,8 @@ impl Camera {
 
     /// Converts a frame to a message. Returns `None` if the frame is damaged.
     fn message(&mut self, frame: Frame) -> Option<Message> {
-        let expected = self.last_sequence.map(|last| last.wrapping_add(1));
-        self.figures.missed += expected.map_or(0, |next| frame.sequence.wrapping_sub(next).into());
-        self.last_sequence = Some(frame.sequence);
+        let last = self.last_sequence.replace(frame.sequence);
+        self.figures.missed += last.map_or(0, |last| missed(last, frame.sequence).into());
         let is_compressed = self.geometry.pixels() == PixelFormat::Mjpeg;
         let bytes = if is_compressed { frame.used_bytes } else { self.geometry.bytes() };
         if frame.is_damaged || frame.used_bytes < bytes || bytes == 0 {
@@ -267,6 +266,12 @@ impl Camera {
 
 fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// Returns the number of frames between two that have these sequence numbers. Some drivers start again from 0, or count nothing.
+pub(super) fn missed(last: u32, sequence: u32) -> u32 {
+    let between = sequence.wrapping_sub(last).wrapping_sub(1);
+    if between < 1 << 31 { between } else { 0 }
 }
 
 impl Drop for Camera {

@@ -144,6 +144,16 @@ fn settings_are_sent_to_the_camera_and_repeated_in_a_snapshot() {
 }
 
 #[test]
+fn frames_between_two_sequence_numbers_are_missed() {
+    for (last, sequence, expected) in [(7, 8, 0), (7, 10, 2), (u32::MAX, 0, 0), (u32::MAX - 1, 2, 3)] {
+        assert_eq!(super::camera::missed(last, sequence), expected, "{last} to {sequence}");
+    }
+    for (last, sequence) in [(0, 0), (7, 7), (7, 0), (u32::MAX, u32::MAX)] {
+        assert_eq!(super::camera::missed(last, sequence), 0, "{last} to {sequence}: the driver counts anew");
+    }
+}
+
+#[test]
 fn a_node_refuses_unsupported_pictures_with_a_reason() {
     let mut node = NodePartner::new(Parts {
         name: "Lab".into(),
