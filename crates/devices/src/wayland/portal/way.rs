@@ -113,7 +113,8 @@ impl Way for Portal {
         (width, height): (u32, u32),
     ) -> io::Result<()> {
         let position = (x.min(width.saturating_sub(1)), y.min(height.saturating_sub(1)));
-        if self.position != Some(position) {
+        // The user of the screen may have moved the pointer, so a change of buttons needs the position, too.
+        if self.position != Some(position) || self.buttons != buttons {
             self.position = Some(position);
             self.queue.push_back(Order::Motion { x: position.0, y: position.1 });
         }
