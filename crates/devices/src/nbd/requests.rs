@@ -121,7 +121,8 @@ impl Requests {
         Some((index, entry))
     }
 
-    /// Finds room in the ring: behind the newest data, or at its start.
+    /// Finds room in the ring: at its start, or behind the newest data. The start comes first, so that the data stay in the cache of the
+    /// processor as long as they are few.
     fn find(&self, length: usize) -> Option<usize> {
         let (Some(oldest), Some(newest)) = (self.used.front(), self.used.back()) else {
             return (length <= RING_BYTES).then_some(0);
@@ -130,8 +131,8 @@ impl Requests {
         match newest.1 < start {
             // The newest data are before the oldest.
             true => (end + length <= start).then_some(end),
-            false if end + length <= RING_BYTES => Some(end),
-            false => (length <= start).then_some(0),
+            false if length <= start => Some(0),
+            false => (end + length <= RING_BYTES).then_some(end),
         }
     }
 
@@ -161,6 +162,17 @@ mod tests {
             cookie: 0,
             offset: 0,
             length,
+        }
+    }
+
+    #[test]
+    fn few_data_use_the_start_of_the_ring_again_and_again() {
+        let mut requests = Requests::new();
+        let mut last = None;
+        for sequence in 1..100 {
+            let (index, entry) = requests.add(sequence, write(1 << 20)).unwrap();
+            assert!(entry.data_at <= 2 << 20, "{entry:?}");
+            last.replace(index).map(|index| requests.remove(index));
         }
     }
 
