@@ -381,6 +381,17 @@ fn text<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     pairs.into_iter().flat_map(|(key, value)| format!("{key}={value}\0").into_bytes()).collect()
 }
 
+/// Parses a number: decimal or hexadecimal (RFC 7143, 6.1).
+fn number(value: &str) -> Option<u32> {
+    let (digits, radix) = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (value, 10),
+    };
+    // `from_str_radix` accepts a sign.
+    let is_number = digits.chars().all(|digit| digit.is_digit(radix));
+    is_number.then(|| u32::from_str_radix(digits, radix).ok()).flatten()
+}
+
 /// The result of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreed {
@@ -431,9 +442,9 @@ impl Agreed {
     /// Applies one key. Returns false if it is not known.
     fn apply(&mut self, key: &str, value: &str) -> Result<bool, String> {
         let wrong = || format!("the target demands {key}={value}, which this client does not support");
-        let number = |least: u32, most: u32| match value.parse::<u32>() {
-            Ok(number) if (least..=most).contains(&number) => Ok(number),
-            _ => Err(wrong()),
+        let number = |least: u32, most: u32| {
+            let number = number(value).filter(|number| (least..=most).contains(number));
+            number.ok_or_else(wrong)
         };
         let flag = || match value {
             "Yes" => Ok(true),
@@ -441,6 +452,8 @@ impl Agreed {
             _ => Err(wrong()),
         };
         match key {
+            // Another key makes it so; both sides keep what they have.
+            key if value == "Irrelevant" && OFFER.iter().any(|(offered, _)| *offered == key) => {}
             "MaxRecvDataSegmentLength" => self.segment_bytes = number(512, (1 << 24) - 1)?,
             "FirstBurstLength" => self.first_bytes = number(512, 262_144)?,
             "MaxBurstLength" => self.burst_bytes = number(512, 262_144)?,

@@ -8,6 +8,7 @@ use contract::Role;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use wire::formats::block::{Abilities, Command, Failure, Geometry};
+use wire::iscsi::Agreed;
 
 const BLOCK_BYTES: usize = 512;
 const DISK_BYTES: usize = 1 << 20;
@@ -508,6 +509,18 @@ fn a_command_that_the_target_stops_or_cannot_execute_goes_to_another_session() {
             header(0x21, &[(1, &[0x80]), (2, &[response]), (3, &[status]), (16, &7_u32.to_be_bytes())]);
         let ended = pair.session.handle_header(&front, &mut Body::new()).unwrap_err();
         assert!(ended.reason.contains(says) && ended.order == Some(9), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_login_accepts_all_forms_of_values() {
+    let mut agreed = Agreed::default();
+    let text = b"FirstBurstLength=Irrelevant\0MaxBurstLength=0x20000\0MaxRecvDataSegmentLength=0X2000\0";
+    assert_eq!(agreed.handle(text), Ok(Vec::new()));
+    let expected = Agreed { burst_bytes: 0x20000, segment_bytes: 0x2000, ..Agreed::default() };
+    assert_eq!(agreed, expected);
+    for wrong in ["MaxBurstLength=0x", "MaxBurstLength=0x+200", "AuthMethod=Irrelevant"] {
+        assert!(agreed.handle(wrong.as_bytes()).unwrap_err().contains(wrong));
     }
 }
 
