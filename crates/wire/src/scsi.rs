@@ -184,6 +184,8 @@ impl Mode {
 /// The kind of a failure in sense data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SenseKey {
+    /// The unit has done the command that the status belongs to, with some effort.
+    Recovered,
     /// The unit cannot work now.
     NotReady,
     /// The target does not know the command, or a field of it.
@@ -223,7 +225,10 @@ impl Sense {
             0x72 | 0x73 => (at(1), (at(2), at(3))),
             _ => return None,
         };
+        // The second of each pair belongs to an earlier command.
+        let is_deferred = bytes[0] & 1 != 0;
         let key = match key & 0xf {
+            1 if !is_deferred => SenseKey::Recovered,
             2 => SenseKey::NotReady,
             5 => SenseKey::IllegalRequest,
             6 => SenseKey::UnitAttention,
@@ -235,9 +240,16 @@ impl Sense {
     }
 }
 
+/// Returns the status of a command: [`GOOD`] if the unit reports an error after which it has done the command.
+pub fn result(status: u8, sense: Option<Sense>) -> u8 {
+    let is_done = status == CHECK_CONDITION && sense.is_some_and(|sense| sense.key == SenseKey::Recovered);
+    if is_done { GOOD } else { status }
+}
+
 impl std::fmt::Display for Sense {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let key = match self.key {
+            SenseKey::Recovered => "recovered error",
             SenseKey::NotReady => "not ready",
             SenseKey::IllegalRequest => "illegal request",
             SenseKey::UnitAttention => "unit attention",

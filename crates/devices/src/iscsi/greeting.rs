@@ -89,7 +89,7 @@ impl Greeting {
                 _ => Err(format!("the unit reports {EVENTS_MAX} events and is not ready")),
             };
         }
-        let is_known = status == GOOD;
+        let is_known = scsi::result(status, sense) == GOOD;
         let refused = || {
             let reason = sense.map_or_else(|| format!("status {status:02x}"), |sense| sense.to_string());
             format!("the unit does not answer {:?}: {reason}", self.question)

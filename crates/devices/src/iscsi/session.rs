@@ -440,7 +440,8 @@ impl IscsiSession {
         let Order { tag, command, length, .. } = task.order;
         let moves = matches!(command, Command::Read | Command::Write);
         let ends = |reason: &str| Err(Ended { reason: reason.into(), order: Some(tag) });
-        let result = match status.map(|status| status.code) {
+        let sense = iscsi::sense(segment).and_then(Sense::parse);
+        let result = match status.map(|status| scsi::result(status.code, sense)) {
             Some(scsi::GOOD) if moves && task.done_bytes != length => Err(Failure::Device),
             Some(scsi::GOOD) if status.is_some_and(|status| status.has_residual) => Err(Failure::Device),
             Some(scsi::GOOD) => {
@@ -451,10 +452,7 @@ impl IscsiSession {
                 self.handle_busy(task, output)?;
                 return Ok(None);
             }
-            Some(scsi::CHECK_CONDITION) => {
-                let sense = iscsi::sense(segment).and_then(Sense::parse);
-                failure(&task.order, sense, self.writes_through)?
-            }
+            Some(scsi::CHECK_CONDITION) => failure(&task.order, sense, self.writes_through)?,
             Some(scsi::TASK_ABORTED) => return ends("another initiator has reset the unit"),
             Some(_) => Err(Failure::Device),
             None => return ends("the target has failed to execute a command"),
@@ -488,7 +486,7 @@ fn failure(order: &Order, sense: Option<Sense>, writes_through: bool) -> Result<
         (SenseKey::IllegalRequest, _) => Failure::Unsupported,
         (SenseKey::DataProtect, Sense::WRITE_PROTECTED) if sense.code.1 == 7 => Failure::NoSpace,
         (SenseKey::DataProtect, _) => Failure::Forbidden,
-        (SenseKey::Other(_), _) => Failure::Device,
+        (SenseKey::Recovered | SenseKey::Other(_), _) => Failure::Device,
     }))
 }
 

@@ -1,6 +1,7 @@
 //! A session against a model of a target.
 
 use super::device::Address;
+use super::greeting::Greeting;
 use super::session::{IscsiSession, Unit};
 use crate::sessions::{CHUNK_BYTES, Ended, Expected, Order, Reply, Session};
 use buffers::Body;
@@ -9,6 +10,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 use wire::formats::block::{Abilities, Command, Failure, Geometry};
 use wire::iscsi::Agreed;
+use wire::scsi::Sense;
 
 const BLOCK_BYTES: usize = 512;
 const DISK_BYTES: usize = 1 << 20;
@@ -455,6 +457,15 @@ fn a_target_that_violates_the_protocol_or_refuses_is_explained() {
 }
 
 #[test]
+fn a_question_with_a_recovered_error_is_answered() {
+    let sense = Sense::parse(&[0x72, 1, 0x17, 1]);
+    let mut greeting = Greeting::default();
+    let ready = greeting.command();
+    assert_eq!(greeting.handle_end(2, sense), Ok(None));
+    assert_ne!(greeting.command(), ready, "the next question");
+}
+
+#[test]
 fn a_ping_is_answered() {
     let mut pair = Pair::opened(TERMS);
     let mut output = Body::new();
@@ -482,6 +493,12 @@ fn a_failure_has_its_reason_and_an_event_ends_the_session() {
     assert_eq!(reply(sense(7, 0x27, 0), Command::Write, 4096), fails(Failure::Forbidden));
     assert_eq!(reply(sense(7, 0x27, 7), Command::Write, 4096), fails(Failure::NoSpace));
     assert_eq!(reply(sense(5, 0x21, 0), Command::Read, 4096), fails(Failure::Invalid));
+    // The sense of an earlier command, and data that are missing, are no success.
+    let done = Ok(Some(Reply { tag: 9, result: Ok(()) }));
+    assert_eq!(reply(sense(1, 0x17, 1), Command::Flush, 0), done);
+    assert_eq!(reply(sense(1, 0x17, 1), Command::Read, 4096), fails(Failure::Device));
+    let deferred = [&[0x71][..], &sense(1, 0x17, 1)[1..]].concat();
+    assert_eq!(reply(deferred.try_into().unwrap(), Command::Flush, 0), fails(Failure::Device));
     for (cache_page, result) in
         [(NO_CACHE, Ok(())), (HAS_CACHE, Err(Failure::Unsupported)), (&[], Err(Failure::Unsupported))]
     {
