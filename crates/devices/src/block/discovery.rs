@@ -1,4 +1,7 @@
 //! Disks of this host (`Documentation/ABI/stable/sysfs-block`), and one that was plugged in again.
+//!
+//! The identity of a disk is the name of udev's link to it and, behind a space, the marks of its medium: the identifiers of its partition
+//! table and of its file system. The link alone names a card reader and not the card.
 
 use super::properties::{Properties, size};
 use contract::{DeviceError, Listing};
@@ -14,6 +17,10 @@ const DISKS: &str = "/sys/dev/block";
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// udev's links, by model and serial number.
 const LINKS: &str = "/dev/disk/by-id";
+/// udev's facts about block devices, by their numbers.
+const FACTS: &str = "/run/udev/data";
+/// Those that mark a medium.
+const MARKS: [&str; 2] = ["E:ID_PART_TABLE_UUID=", "E:ID_FS_UUID="];
 /// The unit of the sizes in sysfs.
 const SECTOR_BYTES: u64 = 512;
 /// Links to the same disk that tell more to users come first.
@@ -26,8 +33,8 @@ fn attribute(device: &Path, name: &str) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Returns the disk's name for users and the name of udev's link to it, which is empty if there is none.
-pub(super) fn name_and_identity(path: &Path) -> (String, String) {
+/// Returns the disk's name for users, and its identity.
+pub(super) fn name_and_identity(path: &Path, disk: impl AsFd) -> (String, String) {
     let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let name = file(path).unwrap_or_else(|| "disk".into());
@@ -38,7 +45,49 @@ pub(super) fn name_and_identity(path: &Path) -> (String, String) {
         .filter_map(|link| link.file_name().into_string().ok())
         .collect();
     links.sort_by_key(|link| (GENERIC.iter().any(|start| link.starts_with(start)), link.clone()));
-    (model.unwrap_or(name), links.into_iter().next().unwrap_or_default())
+    let facts = block_device(disk)
+        .and_then(|device| fs::read_to_string(format!("{FACTS}/b{}:{}", major(device), minor(device))).ok());
+    let link = links.into_iter().next().unwrap_or_default();
+    (model.unwrap_or(name), format!("{link} {}", marks(&facts.unwrap_or_default())).trim_end().into())
+}
+
+/// Returns the number of an open block device, `None` for a file.
+fn block_device(disk: impl AsFd) -> Option<u64> {
+    let stat = fstat(disk).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice).then_some(stat.st_rdev)
+}
+
+/// Returns the marks of a medium in udev's facts.
+fn marks(facts: &str) -> String {
+    let mark = |name| facts.lines().find_map(|line| line.strip_prefix(name));
+    MARKS.into_iter().filter_map(mark).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns udev's link and the marks of the medium in an identity.
+fn link_and_marks(identity: &str) -> (&str, &str) {
+    identity.split_once(' ').unwrap_or((identity, ""))
+}
+
+/// Returns whether an open disk has the medium of one that was opened before, as far as this host can tell.
+pub(super) fn has_same_medium(disk: impl AsFd, known: &Properties, found: &Properties) -> bool {
+    // A file has its path, and the same instance was not unplugged: its user may have written another partition table.
+    let Some(device) = block_device(disk).filter(|_| known.instance != found.instance) else { return true };
+    let device = disk_directory(device);
+    let removable = attribute(&device, "removable").or_else(|| attribute(&device, "../removable"));
+    is_same_medium(&known.identity, &found.identity, removable.is_none_or(|flag| flag != "0"))
+}
+
+/// Compares the identities of a disk before and after it was unplugged. Without marks, the link decides if it names the disk itself.
+fn is_same_medium(known: &str, found: &str, is_removable: bool) -> bool {
+    let ((link, known), (_, found)) = (link_and_marks(known), link_and_marks(found));
+    match known.is_empty() || found.is_empty() {
+        true => !link.is_empty() && !is_removable,
+        false => known == found,
+    }
+}
+
+fn disk_directory(device: u64) -> PathBuf {
+    Path::new(DISKS).join(format!("{}:{}", major(device), minor(device)))
 }
 
 /// Returns the model of a disk, or of the disk that a partition belongs to.
@@ -61,11 +110,12 @@ fn model(device: &Path) -> Option<String> {
 
 /// Returns the path of a disk that was opened before: by udev's link, or by its path if it had none.
 pub(super) fn find_again(target: &str, known: &Properties) -> Result<PathBuf, DeviceError> {
-    if known.identity.is_empty() {
+    let (link, _) = link_and_marks(&known.identity);
+    if link.is_empty() {
         return Ok(target.into());
     }
     // The name is part of a description that this host made, or that a peer has: it names a link and no path.
-    let path = Path::new(LINKS).join(Path::new(&known.identity).file_name().unwrap_or_default());
+    let path = Path::new(LINKS).join(Path::new(link).file_name().unwrap_or_default());
     match path.exists() {
         true => Ok(path),
         false => Err(DeviceError::Os {
@@ -90,7 +140,7 @@ pub(super) fn instance(disk: impl AsFd) -> u64 {
             }
         };
         device.hash(&mut hasher);
-        let device = Path::new(DISKS).join(format!("{}:{}", major(device), minor(device)));
+        let device = disk_directory(device);
         // The kernel counts the disks that it has found. A partition has the number of its disk.
         attribute(&device, "diskseq").or_else(|| attribute(&device, "../diskseq")).hash(&mut hasher);
     }
@@ -132,4 +182,30 @@ fn is_number(text: &str) -> bool {
 fn is_mounted(path: &str) -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').next() == Some(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_reader_with_another_card_is_another_disk() {
+        let facts = "S:disk/by-id/usb-Reader-0:0\nE:ID_PART_TABLE_UUID=0815\nE:ID_FS_UUID=47-11\nE:ID_FS_UUID_ENC=x\n";
+        assert_eq!(marks(facts), "0815 47-11");
+        let (reader, no_link) = ("usb-Reader-0:0 0815", " 0815");
+        assert_eq!(link_and_marks(reader), ("usb-Reader-0:0", "0815"));
+        for (known, found, is_removable, is_same) in [
+            (reader, reader, true, true),
+            (reader, "usb-Reader-0:0 0816", true, false),
+            (reader, "usb-Reader-0:0", true, false),
+            ("usb-Reader-0:0", "usb-Reader-0:0", true, false),
+            // Its user has written a partition table.
+            ("ata-Disk_1", "ata-Disk_1 0816", false, true),
+            ("ata-Disk_1 0815", "ata-Disk_1 0816", false, false),
+            (no_link, no_link, true, true),
+            ("", "", false, false),
+        ] {
+            assert_eq!(is_same_medium(known, found, is_removable), is_same, "{known}, {found}");
+        }
+    }
 }

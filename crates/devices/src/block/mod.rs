@@ -135,9 +135,15 @@ fn opened(spec: &DeviceSpec, path: &Path, known: Option<&Properties>) -> Result<
         many_connections: true,
     };
     let geometry = Geometry { size_bytes, block_bytes: 1, preferred_bytes: PREFERRED_BYTES, abilities };
-    let (name, identity) = discovery::name_and_identity(path);
+    let (name, identity) = discovery::name_and_identity(path, &disk);
     let instance = discovery::instance(&disk);
     let properties = Properties { geometry, instance, name, identity };
+    if known.is_some_and(|known| !discovery::has_same_medium(&disk, known, &properties)) {
+        return Err(DeviceError::Spec {
+            what: format!("`block:{}`", path.display()),
+            problem: "it may be another disk than before it was unplugged: share it again".into(),
+        });
+    }
     Ok(Opened {
         spec: spec.clone(),
         role: Role::Device,

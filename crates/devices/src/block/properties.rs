@@ -16,7 +16,7 @@ pub(crate) struct Properties {
     pub(crate) instance: u64,
     /// Its name for users.
     pub(crate) name: String,
-    /// The name of udev's link to it, empty if there is none; of a server, the inode of its socket.
+    /// As `block::discovery` makes it, empty if there is none; of a server, the inode of its socket.
     pub(crate) identity: String,
 }
 
