@@ -1,4 +1,4 @@
-//! Numbers of ioctls, and three ways to call one (`ioctl(2)`, `asm-generic/ioctl.h`).
+//! Numbers of ioctls, and four ways to call one (`ioctl(2)`, `asm-generic/ioctl.h`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -64,6 +64,19 @@ pub(crate) unsafe fn ioctl_value(
 ) -> io::Result<i32> {
     // SAFETY: the caller guarantees that no memory is involved.
     answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, value) })
+}
+
+/// Calls an ioctl that reads two numbers, and whose own number has no size.
+///
+/// # Safety
+/// The kernel must treat the argument as a pointer to two numbers of 64 bits, and not write through it.
+pub(crate) unsafe fn ioctl_pair(
+    descriptor: BorrowedFd<'_>,
+    request: libc::Ioctl,
+    pair: &[u64; 2],
+) -> io::Result<i32> {
+    // SAFETY: the pointer is to two live numbers; the caller guarantees the rest.
+    answer(unsafe { libc::ioctl(descriptor.as_fd().as_raw_fd(), request, pair.as_ptr()) })
 }
 
 /// Converts the result of a system call.

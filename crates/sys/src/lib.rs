@@ -6,6 +6,7 @@ pub mod activation;
 pub mod address;
 pub mod clock;
 pub mod descriptor;
+pub mod disk;
 pub mod environment;
 pub mod event;
 pub mod exit;

@@ -201,6 +201,10 @@ impl DeviceClass for Block {
         Ok(flows())
     }
 
+    fn ioctls(&self) -> &'static [u32] {
+        sys::disk::IOCTLS
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         match role {
             Role::Device => opened(spec, Path::new(&spec.target), None),

@@ -3,15 +3,19 @@
 use bytes::Bytes;
 use contract::Body;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, seek};
+use rustix::fs::{FallocateFlags, FileType, SeekFrom, fallocate, fdatasync, fstat, ioctl_blksszget, seek};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, pread, preadv2, pwritev2, retry_on_intr};
 use smallvec::SmallVec;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use wire::formats::block::{Command, Failure, Request};
 
 /// Zeroes that are written at once to a disk without a request for them.
 static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
+
+/// The unit of a block device that does not tell its block.
+const SECTOR_BYTES: u64 = 512;
 
 /// An open disk. All calls may run at the same time.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub(super) struct Storage {
     disk: OwnedFd,
     /// Its size when it was described.
     size_bytes: u64,
+    /// The block of a block device, in bytes; `None` for a file.
+    block_bytes: Option<u64>,
 }
 
 /// The failure of a request.
@@ -36,7 +42,10 @@ fn failure(error: Errno) -> Failure {
 
 impl Storage {
     pub(super) fn new(disk: OwnedFd, size_bytes: u64) -> Storage {
-        Storage { disk, size_bytes }
+        let is_device =
+            fstat(&disk).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+        let block_bytes = is_device.then(|| ioctl_blksszget(&disk).map_or(SECTOR_BYTES, u64::from));
+        Storage { disk, size_bytes, block_bytes }
     }
 
     /// Returns whether the disk has lost bytes. The kernel gives a disk that is unplugged the size 0; no call on it says so, and each
@@ -110,9 +119,16 @@ impl Storage {
     }
 
     fn trim(&self, request: &Request) -> Result<(), Errno> {
+        let range = request.offset..request.offset + u64::from(request.length);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| fallocate(&self.disk, flags, request.offset, request.length.into())) {
-            // A trim is advice: a disk that cannot release space keeps it. A block device wants whole blocks.
+        let trimmed = match self.block_bytes.map(|block_bytes| whole_blocks(range, block_bytes)) {
+            Some(blocks) if blocks.is_empty() => return Ok(()),
+            // The kernel writes zeroes for `fallocate`, or refuses it, where a disk discards and has no command for zeroes.
+            Some(blocks) => sys::disk::discard(&self.disk, blocks),
+            None => retry_on_intr(|| fallocate(&self.disk, flags, request.offset, request.length.into())),
+        };
+        match trimmed {
+            // A trim is advice: a disk that cannot release space keeps it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if !self.has_shrunk() => Ok(()),
             other => other,
         }
@@ -135,5 +151,22 @@ impl Storage {
             done += piece.len();
         }
         Ok(())
+    }
+}
+
+/// Returns the blocks that lie in a range of bytes completely.
+fn whole_blocks(range: Range<u64>, block_bytes: u64) -> Range<u64> {
+    range.start.next_multiple_of(block_bytes)..range.end / block_bytes * block_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trim_of_a_block_device_keeps_the_blocks_at_its_ends() {
+        assert_eq!(whole_blocks(1..8193, 4096), 4096..8192);
+        assert_eq!(whole_blocks(4096..8192, 4096), 4096..8192);
+        assert!(whole_blocks(1..4097, 4096).is_empty() && whole_blocks(1..4000, 4096).is_empty());
     }
 }

@@ -236,6 +236,52 @@ fn each_request_tells_an_unplugged_disk_from_one_that_is_full_or_cannot_trim() {
     }
 }
 
+/// A loop device, which only root can make.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &DiskFile) -> Option<Loop> {
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(&file.0).output();
+        let made = made.ok().filter(|made| made.status.success())?;
+        Some(Loop(String::from_utf8(made.stdout).unwrap().trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_discards_whole_blocks_and_is_refused_once_another_one_has_its_path() {
+    let (file, other) = (DiskFile::new(1 << 20), DiskFile::new(1 << 20));
+    fs::write(&file.0, vec![7; 1 << 20]).unwrap();
+    let Some(device) = Loop::new(&file) else { return println!("skipped: no loop device") };
+    let (_, spec) = crate::spec::parse(&format!("block:{},write=true", device.0), Role::Device).unwrap();
+    let opened = Block.open(&spec, Role::Device, None).unwrap();
+    let known = opened.description.clone();
+    let [disk] = plain::descriptors(opened).unwrap();
+    let storage = Storage::new(disk, 1 << 20);
+    assert!(storage.perform(&request(1, Command::Trim, 1, 16384), &Body::new()).is_ok());
+    let read = storage.perform(&request(2, Command::Read, 0, 16896), &Body::new()).unwrap();
+    assert!(read[..512] == [7; 512] && read[512..16384] == [0; 15872] && read[16384..] == [7; 512]);
+    drop(storage);
+    assert!(Block.reopen(&spec, Role::Device, &known).is_ok(), "it was not unplugged");
+    let path = device.0.clone();
+    drop(device);
+    let again = std::process::Command::new("losetup").arg(&path).arg(&other.0).status().unwrap();
+    let _device = Loop(path);
+    let instance = |known: &Description| Properties::of(known).unwrap().instance;
+    // Older kernels do not count disks.
+    let is_counted =
+        || instance(&Block.open(&spec, Role::Device, None).unwrap().description) != instance(&known);
+    if again.success() && is_counted() {
+        let error = Block.reopen(&spec, Role::Device, &known).unwrap_err().to_string();
+        assert!(error.contains("share it again"), "{error}");
+    }
+}
+
 #[test]
 fn a_file_that_is_written_has_one_user() {
     let file = DiskFile::new(1 << 20);
