@@ -239,6 +239,7 @@ impl Drop for DiskPartner {
         work.end = End::Dropped;
         work.jobs.clear();
         drop(work);
+        self.shared.storage.stop();
         self.shared.queued.notify_all();
         // A panic of a thread has been reported already.
         self.threads.drain(..).for_each(|thread| _ = thread.join());

@@ -9,10 +9,13 @@ use smallvec::SmallVec;
 use std::io::IoSlice;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use wire::formats::block::{Command, Failure, Request};
 
 /// Zeroes that are written at once to a disk without a request for them.
 static ZEROES: [u8; 256 << 10] = [0; 256 << 10];
+/// The most zeroes of one call. A dropped partner waits for the calls that run.
+const ZEROES_BYTES_MAX: u64 = 16 << 20;
 
 /// The unit of a block device that does not tell its block.
 const SECTOR_BYTES: u64 = 512;
@@ -25,6 +28,8 @@ pub(super) struct Storage {
     size_bytes: u64,
     /// The block of a block device, in bytes; `None` for a file.
     block_bytes: Option<u64>,
+    /// Nobody waits for the requests any more.
+    is_stopped: AtomicBool,
 }
 
 /// The failure of a request.
@@ -45,7 +50,16 @@ impl Storage {
         let is_device =
             fstat(&disk).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
         let block_bytes = is_device.then(|| ioctl_blksszget(&disk).map_or(SECTOR_BYTES, u64::from));
-        Storage { disk, size_bytes, block_bytes }
+        Storage { disk, size_bytes, block_bytes, is_stopped: AtomicBool::new(false) }
+    }
+
+    /// Ends the requests that run, as soon as possible. Their results have no meaning.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    fn check_stopped(&self) -> Result<(), Errno> {
+        if self.is_stopped.load(Ordering::Relaxed) { Err(Errno::CANCELED) } else { Ok(()) }
     }
 
     /// Returns whether the disk has lost bytes. The kernel gives a disk that is unplugged the size 0; no call on it says so, and each
@@ -99,6 +113,7 @@ impl Storage {
         let flags = if force { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
         let mut written = 0;
         while written < data.len() {
+            self.check_stopped()?;
             let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
             data.io_slices(written, &mut slices);
             let at = offset + written as u64;
@@ -135,19 +150,31 @@ impl Storage {
     }
 
     fn zero(&self, request: &Request) -> Result<(), Errno> {
+        let end = request.offset + u64::from(request.length);
+        let mut at = request.offset;
+        while at < end {
+            self.check_stopped()?;
+            let length = ZEROES_BYTES_MAX.min(end - at);
+            self.zero_piece(at, length, request.keep_space)?;
+            at += length;
+        }
+        Ok(())
+    }
+
+    fn zero_piece(&self, offset: u64, length: u64, keep_space: bool) -> Result<(), Errno> {
         let (hole, range) = (FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE);
-        let ways = if request.keep_space { &[range][..] } else { &[hole, range] };
+        let ways = if keep_space { &[range][..] } else { &[hole, range] };
         for way in ways {
             let flags = *way | FallocateFlags::KEEP_SIZE;
-            match retry_on_intr(|| fallocate(&self.disk, flags, request.offset, request.length.into())) {
+            match retry_on_intr(|| fallocate(&self.disk, flags, offset, length)) {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
                 other => return other,
             }
         }
         let mut done = 0;
-        while done < request.length as usize {
-            let piece = &ZEROES[..ZEROES.len().min(request.length as usize - done)];
-            self.write(request.offset + done as u64, &Body::from(Bytes::from_static(piece)), false)?;
+        while done < length as usize {
+            let piece = &ZEROES[..ZEROES.len().min(length as usize - done)];
+            self.write(offset + done as u64, &Body::from(Bytes::from_static(piece)), false)?;
             done += piece.len();
         }
         Ok(())

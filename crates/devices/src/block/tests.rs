@@ -389,3 +389,19 @@ fn a_finished_partner_has_done_its_work() {
     fs::File::open(&disk.file.0).unwrap().read_exact_at(&mut seen, 0).unwrap();
     assert_eq!(&seen, b"last");
 }
+
+#[test]
+fn a_stopped_disk_ends_its_requests() {
+    let file = DiskFile::new(64 << 20);
+    let disk = fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    disk.write_all_at(b"content", 32 << 20).unwrap();
+    let storage = Storage::new(disk.into(), 64 << 20);
+    let zero = |storage: &Storage| storage.perform(&request(1, Command::Zeroes, 5, 60 << 20), &Body::new());
+    let content = || fs::read(&file.0).unwrap()[32 << 20..][..7].to_vec();
+    storage.stop();
+    assert!(zero(&storage).is_err() && content() == b"content");
+    let write = request(2, Command::Write, 32 << 20, 4);
+    assert!(storage.perform(&write, &Body::from(vec![1; 4])).is_err() && content() == b"content");
+    let disk = fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    assert!(zero(&Storage::new(disk.into(), 64 << 20)).is_ok() && content() == [0; 7]);
+}
