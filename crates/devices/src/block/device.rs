@@ -116,9 +116,17 @@ enum Kind {
     },
 }
 
+/// A request for a thread.
+struct Job {
+    request: Request,
+    data: Body,
+    /// [`Work::sync_failures`] when it came.
+    sync_failures: u64,
+}
+
 #[derive(Default)]
 struct Work {
-    jobs: VecDeque<(Request, Body)>,
+    jobs: VecDeque<Job>,
     messages: VecDeque<Queued>,
     /// Requests without a pulled answer, and their data.
     requests: usize,
@@ -126,6 +134,8 @@ struct Work {
     /// Requests without an answer.
     running: usize,
     idle_threads: usize,
+    /// Flushes and forced writes that have failed. The kernel reports a lost write to one of those that run at that time.
+    sync_failures: u64,
     /// The device itself is gone.
     is_gone: bool,
     end: End,
@@ -148,6 +158,20 @@ impl Work {
         let kind = Kind::Answer { data_bytes: data_bytes(request) };
         self.messages.push_back(Queued { created: now(), body, kind });
         self.running -= 1;
+    }
+
+    /// Answers a request that a thread has done. A flush says nothing if another one has failed since it came.
+    fn finish(&mut self, request: &Request, sync_failures: u64, result: Result<Bytes, Failure>) {
+        let is_flush = request.command == Command::Flush;
+        let result = match result {
+            Ok(_) if is_flush && sync_failures != self.sync_failures => Err(Failure::Device),
+            Err(failure) if is_flush || (request.force && failure == Failure::Device) => {
+                self.sync_failures += 1;
+                Err(failure)
+            }
+            result => result,
+        };
+        self.answer(request, result);
     }
 
     fn has_room(&self) -> bool {
@@ -215,7 +239,8 @@ impl DiskPartner {
             work.answer(&request, Ok(data));
             return Ok(());
         }
-        work.jobs.push_back((request, data));
+        let sync_failures = work.sync_failures;
+        work.jobs.push_back(Job { request, data, sync_failures });
         if work.jobs.len() > work.idle_threads && self.threads.len() < THREADS_MAX {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name("disk".into()).spawn(move || serve(&shared));
@@ -253,7 +278,7 @@ fn serve(shared: &Shared) {
         if work.end == End::Dropped {
             return;
         }
-        let Some((request, data)) = work.jobs.pop_front() else {
+        let Some(Job { request, data, sync_failures }) = work.jobs.pop_front() else {
             work.idle_threads += 1;
             work = shared.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
             work.idle_threads -= 1;
@@ -263,7 +288,7 @@ fn serve(shared: &Shared) {
         let result = shared.storage.perform(&request, &data);
         drop(data);
         work = shared.lock();
-        work.answer(&request, result);
+        work.finish(&request, sync_failures, result);
         shared.answered.signal();
     }
 }
@@ -346,6 +371,36 @@ impl Endpoint for DiskPartner {
         match is_ready {
             true => Readiness::now(),
             false => Readiness::descriptor(self.shared.answered.as_fd(), Interest::Read),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_flush_fails_the_others_that_wait_or_run() {
+        let request = |command, force| {
+            let (id, keep_space, offset, length) = (1, false, 0, 0);
+            Request { id, command, force, keep_space, offset, length }
+        };
+        let (flush, write) = (request(Command::Flush, false), request(Command::Write, false));
+        for failed in [flush, request(Command::Write, true)] {
+            let mut work = Work { running: 4, ..Work::default() };
+            work.finish(&failed, 0, Err(Failure::Device));
+            work.finish(&flush, 0, Ok(Bytes::new()));
+            work.finish(&write, 0, Ok(Bytes::new()));
+            work.finish(&flush, work.sync_failures, Ok(Bytes::new()));
+            let answers = work.messages.iter().map(|queued| {
+                let bytes = queued.body.clone().into_bytes();
+                match FromDisk::parse(&bytes, bytes.len()) {
+                    Ok(FromDisk::Answer(answer)) => answer.result,
+                    other => panic!("{other:?}"),
+                }
+            });
+            let lost = Err(Failure::Device);
+            assert_eq!(answers.collect::<Vec<_>>(), [lost, lost, Ok(()), Ok(())]);
         }
     }
 }

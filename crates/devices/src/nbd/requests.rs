@@ -30,6 +30,15 @@ impl Entry {
         if self.request.asked == Asked::Do(Command::Read) { self.request.length as usize } else { 0 }
     }
 
+    /// Returns whether its success says that data are durable.
+    pub(super) fn is_durable(&self) -> bool {
+        match self.request.asked {
+            Asked::Do(Command::Flush) => true,
+            Asked::Do(command) => self.request.force && command.changes_data(),
+            _ => false,
+        }
+    }
+
     /// Returns the request for the disk, or its failure if the disk does not need to be asked.
     pub(super) fn for_disk(&self, id: u64, geometry: &Geometry) -> Result<Request, Failure> {
         let nbd::Request { asked, force, keep_space, has_unknown_flags, offset, length, .. } = self.request;

@@ -31,9 +31,7 @@ use std::sync::Arc;
 use sys::clock::boot_ns;
 use sys::descriptor::receive_with;
 use sys::memory::Shared;
-use wire::formats::block::{
-    ANSWER_BYTES, Answer, Command, Failure, FromDisk, Geometry, REQUEST_BYTES, Request, ToDisk,
-};
+use wire::formats::block::{ANSWER_BYTES, Answer, Failure, FromDisk, Geometry, REQUEST_BYTES, ToDisk};
 
 /// Data of an event that is not that of a connection: a packet of the acceptor.
 const ACCEPTOR: u64 = CONNECTIONS_MAX as u64;
@@ -265,9 +263,8 @@ impl Server {
             let connection = &mut client.connection;
             let Some(request) = connection.request(entry, sequence) else { continue };
             let header = request.for_disk(wire_id(place, entry, sequence), &self.geometry);
-            let is_durable = |header: &Request| header.force || header.command == Command::Flush;
             match header {
-                Ok(header) if is_durable(&header) && connection.reports_loss(sequence) => {
+                Ok(_) if request.is_durable() && connection.reports_loss(sequence) => {
                     self.refuse(place, entry, sequence, Failure::Device);
                 }
                 Ok(header) => {
@@ -319,6 +316,9 @@ impl Server {
             Some((client, sequence)) => {
                 if let Some(request) = client.connection.request(entry, sequence) {
                     self.unflushed.handle_answer(answer.id, &request.request, answer.result.is_ok());
+                    if request.is_durable() && answer.result == Err(Failure::Device) {
+                        self.unflushed.handle_failure(place, sequence);
+                    }
                 }
                 self.counts.answers += 1;
                 self.counts.failures += u64::from(answer.result.is_err());

@@ -438,6 +438,8 @@ struct Attached {
     server: Side,
     clients: [Client; 2],
     next_cookie: u64,
+    /// The next answer of the disk becomes a failure.
+    fails_next: bool,
     node: Node,
     file: DiskFile,
 }
@@ -448,7 +450,7 @@ impl Attached {
         let node = Node::new(&file);
         let (disk, server) = (Side::new(Box::new(Nothing)), Side::new(node.partner()));
         let clients = [node.connect(), node.connect()];
-        let mut attached = Attached { disk, server, clients, next_cookie: 1, node, file };
+        let mut attached = Attached { disk, server, clients, next_cookie: 1, fails_next: false, node, file };
         attached.restart_disk();
         // Both are connected before anything is lost.
         assert_eq!([attached.flush(0), attached.flush(1)], [Ok(()); 2]);
@@ -478,7 +480,17 @@ impl Attached {
         self.server.pull();
         self.disk.push_from(&mut self.server.to_other, 8);
         self.disk.pull();
+        self.fail_answer();
         self.server.push_from(&mut self.disk.to_other, 8);
+    }
+
+    fn fail_answer(&mut self) {
+        if let Some(message) = self.disk.to_other.back_mut().filter(|_| self.fails_next) {
+            let bytes = message.body.clone().into_bytes();
+            let Ok(FromDisk::Answer(answer)) = FromDisk::parse(&bytes, bytes.len()) else { return };
+            message.body = Body::from(Answer { result: Err(Failure::Device), ..answer }.to_bytes().to_vec());
+            self.fails_next = false;
+        }
     }
 
     fn ask(&mut self, client: usize, command: Command, force: bool) -> Result<(), Failure> {
@@ -542,6 +554,18 @@ fn flushed_and_forced_writes_are_not_lost() {
     assert_eq!(attached.ask(0, Command::Write, true), Ok(()));
     attached.lose_power();
     assert_eq!([attached.flush(0), attached.flush(1)], [Ok(()); 2]);
+}
+
+#[test]
+fn a_failed_flush_fails_one_of_each_other_client() {
+    let mut attached = Attached::new();
+    attached.write(0);
+    // The disk's kernel reports the lost write once.
+    attached.fails_next = true;
+    assert_eq!([attached.flush(0), attached.flush(0)], [Err(Failure::Device), Ok(())]);
+    attached.restart_server();
+    assert_eq!([attached.flush(1), attached.flush(1)], [Err(Failure::Device), Ok(())]);
+    assert_eq!(attached.flush(0), Ok(()));
 }
 
 /// A server with a client that sends reads, and the file of its disk.

@@ -4,6 +4,8 @@
 //! | state of a connection | event | next |
 //! |---|---|---|
 //! | whole | another instance is described, and writes were answered and not flushed | lossy |
+//! | whole | the disk fails a flush or a forced request of another connection | lossy |
+//! | whole, lossy | the disk fails a flush or a forced request of this connection | reporting |
 //! | lossy | a flush or a forced request is to be sent | reporting: it fails instead |
 //! | reporting | its reply is in the pipe | whole |
 //!
@@ -41,6 +43,18 @@ impl Unflushed {
             self.record.save_flushed(self.record.written());
         }
         self.record.save_instance(instance);
+    }
+
+    /// Handles that the disk has failed a flush or a forced request of a connection. The kernel of the disk's host reports a lost write to
+    /// one flush, so those of the other connections may succeed.
+    pub(super) fn handle_failure(&self, place: usize, sequence: u64) {
+        let own = Place::new(self.memory.clone(), place);
+        // A lossy connection fails because of the loss that has made it so.
+        if own.loss() != LOSSY {
+            let others = (0..CONNECTIONS_MAX).filter(|other| *other != place);
+            others.for_each(|other| Place::new(self.memory.clone(), other).save_loss(LOSSY));
+        }
+        own.save_loss(sequence);
     }
 
     /// Handles that a request is sent.
