@@ -4,12 +4,13 @@
 mod support;
 
 use std::net::TcpListener;
+use std::process::Command;
 use support::disk::{BLOCK_BYTES, BLOCKS, Connection, copy};
 use support::disk_server::{
     DiskServer, Nbdkit, check_beside_killed_sessions, check_beside_killed_workers, check_copies_from_disk,
     check_copies_to_disk, check_restart,
 };
-use support::{Scratch, Service, outboard};
+use support::{Scratch, Service, outboard, wait_until};
 
 /// Returns whether the programs of these tests are installed.
 fn has_programs() -> bool {
@@ -69,6 +70,30 @@ fn a_hub_of_such_a_disk_is_refused() {
     let (_share, address) = Service::share(&server.disk(), &["--name", "disk", "--hub", "copy"]);
     let node = format!("nbd:{}", scratch.path("refused.sock"));
     outboard(&["attach", &format!("{address}/disk"), "--as", &node]).refused(1, &["without `--hub`"]);
+}
+
+/// qemu-nbd exits when its last client leaves.
+#[test]
+fn a_server_that_exits_with_its_last_client_serves_until_the_disk_is_closed() {
+    if !has_programs() || !testkit::skip::has_program("qemu-nbd", "qemu-utils") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ((disk, content), socket) = (scratch.noise("disk", 1 << 20), scratch.path("qemu.sock"));
+    let mut server =
+        Command::new("qemu-nbd").args(["--format", "raw", "--socket", &socket, &disk]).spawn().unwrap();
+    // A connection would be its first client.
+    let listens = |line: &str| line.ends_with(&socket) && line.contains(" 00010000 ");
+    wait_until("qemu-nbd listens", || {
+        std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(listens)
+    });
+    let connection = Connection::start(&scratch, &format!("nbd:{socket}"), "auto");
+    assert!(server.try_wait().unwrap().is_none(), "it has a client");
+    let output = scratch.path("out");
+    copy(&connection.uri(), &output);
+    assert!(std::fs::read(&output).unwrap() == content, "the copy differs");
+    connection.stop().done();
+    assert!(server.wait().unwrap().success());
 }
 
 /// The checker's disk. Its writes take long enough to be on their way when a session is lost.

@@ -6,14 +6,40 @@ use crate::block::properties::Properties;
 use crate::plain::os;
 use crate::sessions::partner::{Disk, DiskPartner};
 use crate::sessions::server::{Protocol, TIMEOUT, decoded};
-use crate::sessions::{CHUNK_BYTES, SessionCount};
-use contract::{Description, DeviceError, DeviceSpec, Opened, Partner, Role};
+use crate::sessions::{CHUNK_BYTES, Session, SessionCount};
+use contract::{Body, Description, DeviceError, DeviceSpec, Opened, Partner, Role};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::formats::block::{Abilities, Geometry, UNKNOWN_INSTANCE};
 
 /// The protocol, with its port (IANA).
 const PROTOCOL: Protocol = Protocol { port: 10809, name: "NBD", unsupported: "TLS" };
+
+/// The connections of [`open`], by target. Each becomes the first session: `qemu-nbd` exits when its last client leaves, so a server
+/// that is asked for its facts and left is gone.
+static PROBED: Mutex<BTreeMap<String, (OwnedFd, Geometry)>> = Mutex::new(BTreeMap::new());
+
+fn probed() -> MutexGuard<'static, BTreeMap<String, (OwnedFd, Geometry)>> {
+    PROBED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether the server still has a connection without requests: it sends nothing on one.
+fn is_alive(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    matches!(recv(socket, &mut [0; 1][..], flags), Err(Errno::AGAIN))
+}
+
+/// Ends a connection without requests in order.
+fn end(socket: &OwnedFd) {
+    let mut output = Body::new();
+    NbdSession::default().end(&mut output);
+    // It fails if the server has closed the connection.
+    let _ = send(socket, &output.into_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
 
 /// The address of a disk.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,6 +99,12 @@ fn connected(spec: &DeviceSpec) -> Result<(OwnedFd, Geometry), DeviceError> {
     }
 }
 
+/// Returns the connection of the last [`open`] if it was not used, else another one. A server may accept one client only.
+fn unused_or_connected(spec: &DeviceSpec) -> Result<(OwnedFd, Geometry), DeviceError> {
+    let unused = probed().remove(&spec.target).filter(|(socket, _)| is_alive(socket));
+    unused.map_or_else(|| connected(spec), Ok)
+}
+
 /// Returns the number of sessions that the spec demands of a disk with these abilities.
 fn count(spec: &DeviceSpec, abilities: Abilities) -> Result<SessionCount, DeviceError> {
     if spec.options.is_auto("sessions") {
@@ -91,11 +123,14 @@ fn count(spec: &DeviceSpec, abilities: Abilities) -> Result<SessionCount, Device
     }
 }
 
-/// Opens the disk: asks the server for its facts. The partner's sessions come later, each when it is wanted.
+/// Opens the disk: asks the server for its facts. The partner's sessions come later, each when it is wanted; this connection is the first.
 pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
-    let (socket, geometry) = connected(spec)?;
-    drop(socket);
-    count(spec, geometry.abilities)?;
+    let (socket, geometry) = unused_or_connected(spec)?;
+    if let Err(error) = count(spec, geometry.abilities) {
+        end(&socket);
+        return Err(error);
+    }
+    probed().insert(spec.target.clone(), (socket, geometry));
     let name = spec.target.trim_start_matches('/').into();
     let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity: String::new() };
     let description = describe(&spec.class, &properties);
@@ -105,17 +140,24 @@ pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
 /// Makes another session with the same disk.
 pub(super) fn connect(spec: &DeviceSpec, known: &Description) -> Result<OwnedFd, DeviceError> {
     let known = Properties::of(known)?.geometry;
-    let (socket, geometry) = connected(spec)?;
-    match geometry == known {
-        true => Ok(socket),
-        false => Err(DeviceError::Spec {
-            what: format!("`nbd:{}`", spec.target),
-            problem: format!(
-                "the disk is another one than before: it had {} bytes, and has {}, or other abilities",
-                known.size_bytes, geometry.size_bytes
-            ),
-        }),
+    let (socket, geometry) = unused_or_connected(spec)?;
+    if geometry == known {
+        return Ok(socket);
     }
+    end(&socket);
+    Err(DeviceError::Spec {
+        what: format!("`nbd:{}`", spec.target),
+        problem: format!(
+            "the disk is another one than before: it had {} bytes, and has {}, or other abilities",
+            known.size_bytes, geometry.size_bytes
+        ),
+    })
+}
+
+/// Closes a disk that no worker has used.
+pub(super) fn release(spec: &DeviceSpec) {
+    let unused = probed().remove(&spec.target);
+    unused.iter().for_each(|(socket, _)| end(socket));
 }
 
 /// Makes the partner. The descriptors are the sessions of a worker before this one.

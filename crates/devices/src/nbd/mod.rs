@@ -141,8 +141,11 @@ impl DeviceClass for Nbd {
     }
 
     fn release(&self, opened: &Opened) {
+        if opened.role == Role::Device {
+            return device::release(&opened.spec);
+        }
         let inode = Properties::of(&opened.description).ok().and_then(|own| own.identity.parse().ok());
-        if let (Role::Application, Some(inode)) = (opened.role, inode) {
+        if let Some(inode) = inode {
             local_socket::remove(&path(&opened.spec.target), inode);
         }
     }
