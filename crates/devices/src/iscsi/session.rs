@@ -7,9 +7,9 @@
 //! | open | [`Session::end`] | the target closes the connection |
 //!
 //! An order that the target has no room for waits in the session: beyond its window of command numbers, or after it said that it is busy.
-//! A status that says that the unit has changed, is not ready, or that the target has stopped the command, ends the session; another
+//! A status that says that the unit has changed, is not ready, or that the target has stopped the command, ends the session; a later
 //! session gets the order then, and looks at the unit first. The schedule counts these ends for the order, except for a change of the
-//! unit: each session reports it once.
+//! unit: each session reports it once, so an open session may get the order.
 
 use super::greeting::Greeting;
 use crate::sessions::{Ended, Expected, Order, Reply, Session};

@@ -34,6 +34,8 @@ pub(super) struct Progress {
     pub(super) round_trip: Duration,
     /// The sessions in use have enough to do.
     pub(super) is_limited: bool,
+    /// A chunk waits for a new session, however many are open.
+    pub(super) needs_session: bool,
 }
 
 /// The sessions that a disk demands.
@@ -171,9 +173,10 @@ impl Demand {
             (self.retry_at, self.most) = (None, WAYS_MAX);
         }
         let target = self.kept().min(self.most);
-        let coming = progress.open + self.requested + self.to_request;
+        let requested = self.requested + self.to_request;
         if self.retry_at.is_none() {
-            self.to_request += target.saturating_sub(coming);
+            let fewest = u32::from(progress.needs_session);
+            self.to_request += target.saturating_sub(progress.open).max(fewest).saturating_sub(requested);
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn replies(session: Box<dyn Session>, bytes: &[u8]) {
     let _ = theirs.write(bytes);
     drop(theirs);
     if let Err(loss) = connection.receive(&mut schedule) {
-        let _ = schedule.handle_lost(1, loss.order());
+        let _ = schedule.handle_lost(1, loss.order(), 2);
     }
     while schedule.take_answer().is_some() {}
 }

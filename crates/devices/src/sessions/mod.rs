@@ -25,7 +25,8 @@
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
-//! to the same blocks waits until the session is gone. An order whose own status has ended [`schedule::REFUSALS_MAX`] sessions fails.
+//! to the same blocks waits until the session is gone. An order whose own status has ended a session goes to one that opens later, and fails
+//! after [`schedule::REFUSALS_MAX`] of them.
 //!
 //! Each session has a slot: the lowest number that no open session has. A protocol may name its sessions by their slots, so that the
 //! next session of a slot ends a lost one at the server ([`Session::replaces_earlier`]).

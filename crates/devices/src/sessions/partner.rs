@@ -207,6 +207,7 @@ impl DiskPartner {
             open: self.connections.len() as u32,
             round_trip: self.round_trip,
             is_limited: self.schedule.is_limited(),
+            needs_session: self.schedule.needs_session(),
         }
     }
 
@@ -286,7 +287,7 @@ impl DiskPartner {
             self.demand.handle_unused(self.connections.len() as u32, now());
         }
         self.note(format!("a session with {} is lost: {}", self.disk.name, loss.reason()));
-        if !self.schedule.handle_lost(name, loss.order()) {
+        if !self.schedule.handle_lost(name, loss.order(), self.next_name) {
             let _ = shutdown(&socket, Shutdown::Both);
             return;
         }

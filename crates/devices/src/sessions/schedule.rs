@@ -8,7 +8,8 @@
 //! | held: it changes blocks that a lost session may still write | the session is gone | ready |
 //! | ready | a session has room for a chunk | running |
 //! | running | the session of a chunk is lost | ready, with this chunk |
-//! | running | the session of a chunk is lost by the status of this chunk, for the last of [`REFUSALS_MAX`] times | the chunk has failed |
+//! | running | the session of a chunk is lost by the status of this chunk | ready, for a session that opens later |
+//! | running | the same for the last of [`REFUSALS_MAX`] times | the chunk has failed |
 //! | running | all chunks have their replies | done: the answer is in the queue |
 //! | any, `discarded` | the application's side has restarted | done without an answer, as soon as no chunk runs |
 //!
@@ -55,6 +56,8 @@ struct Part {
     header_bytes: usize,
     /// Sessions that its status has ended.
     refusals: u32,
+    /// Only a session with this name or a higher one gets it: those were opened after the last refusal.
+    session_min: u64,
 }
 
 impl Part {
@@ -152,6 +155,8 @@ pub(super) struct Schedule {
     next_tag: u64,
     /// Parts to assign.
     ready: VecDeque<(u64, usize)>,
+    /// Parts that wait for a session that opens after the one that refused them.
+    refused: Vec<(u64, usize)>,
     /// Requests that wait until a lost session is gone.
     held: Vec<u64>,
     sessions: BTreeMap<u64, Orders>,
@@ -184,6 +189,7 @@ impl Schedule {
             next_request: 0,
             next_tag: 0,
             ready: VecDeque::new(),
+            refused: Vec::new(),
             held: Vec::new(),
             sessions: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -249,6 +255,7 @@ impl Schedule {
         self.held_bytes -= self.answers.drain(..).map(|(_, bytes)| bytes).sum::<u64>();
         self.held.clear();
         self.ready.clear();
+        self.refused.clear();
         self.requests.values_mut().for_each(|pending| pending.is_discarded = true);
         let numbers: Vec<_> = self.requests.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.discard(number));
@@ -328,7 +335,8 @@ impl Schedule {
                 _ => Body::new(),
             };
             let state = PartState::Waiting;
-            parts.push(Part { state, range: start..end, data, room, header_bytes, refusals: 0 });
+            let (refusals, session_min) = (0, 0);
+            parts.push(Part { state, range: start..end, data, room, header_bytes, refusals, session_min });
             start = end;
             if start >= range.end {
                 return parts;
@@ -414,6 +422,7 @@ impl Schedule {
             self.begin_instance();
         }
         self.sessions.insert(session, Orders::default());
+        std::mem::take(&mut self.refused).into_iter().for_each(|part| self.ready.push_front(part));
     }
 
     /// Begins again: a session with answered changes is lost, and they may be lost with it.
@@ -423,9 +432,14 @@ impl Schedule {
         self.answers.push_back((Body::from(FromDisk::Ready.to_bytes()), 0));
     }
 
+    /// Returns whether a part waits for a session that is not open yet.
+    pub(super) fn needs_session(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
     /// Removes the newest of the sessions beyond the first `kept`, if it carries nothing.
     pub(super) fn take_surplus(&mut self, kept: u32) -> Option<u64> {
-        if self.sessions.len() <= kept.max(1) as usize {
+        if self.sessions.len() <= kept.max(1) as usize || self.has_refused() {
             return None;
         }
         let (session, orders) = self.sessions.last_key_value()?;
@@ -434,16 +448,44 @@ impl Schedule {
         Some(session)
     }
 
+    /// Returns whether a part to assign may need the newest session.
+    fn has_refused(&self) -> bool {
+        self.ready
+            .iter()
+            .any(|(number, index)| self.part(*number, *index).is_some_and(|part| part.session_min > 0))
+    }
+
     /// Assigns the next part to the session in use that has the fewest bytes in progress.
     pub(super) fn assign(&mut self) -> Option<Assigned> {
         let share = (2 * DATA_BYTES_MAX / self.active as u64).max(SHARE_BYTES_MIN);
-        let (session, orders) = self
-            .sessions
-            .iter_mut()
-            .take(self.active)
-            .min_by_key(|(_, orders)| (orders.bytes, orders.running.len()))
-            .filter(|(_, orders)| orders.bytes < share)?;
-        let (number, index) = self.ready.pop_front()?;
+        loop {
+            let (number, index) = *self.ready.front()?;
+            let least = self.part(number, index).map_or(0, |part| part.session_min);
+            // A refused part may take a session that is not in use, so that it waits for no more of them than necessary.
+            let count = if least == 0 { self.active } else { usize::MAX };
+            let fewest = self
+                .sessions
+                .range(least..)
+                .take(count)
+                .min_by_key(|(_, orders)| (orders.bytes, orders.running.len()))
+                .map(|(session, orders)| (*session, orders.bytes < share));
+            match fewest {
+                Some((session, true)) => {
+                    self.ready.pop_front();
+                    return self.run(number, index, session);
+                }
+                None if least > 0 => self.refused.extend(self.ready.pop_front()),
+                _ => return None,
+            }
+        }
+    }
+
+    fn part(&self, number: u64, index: usize) -> Option<&Part> {
+        self.requests.get(&number)?.parts.get(index)
+    }
+
+    fn run(&mut self, number: u64, index: usize, session: u64) -> Option<Assigned> {
+        let orders = self.sessions.get_mut(&session)?;
         let pending = self.requests.get_mut(&number)?;
         let part = pending.parts.get_mut(index)?;
         part.state = PartState::Running;
@@ -456,7 +498,7 @@ impl Schedule {
         let Request { command, force, keep_space, .. } = pending.request;
         let (offset, length) = (part.range.start, part.length() as u32);
         let order = Order { tag, command, force, keep_space, offset, length };
-        Some(Assigned { session: *session, order, data: part.data.clone() })
+        Some(Assigned { session, order, data: part.data.clone() })
     }
 
     /// Returns the place for the data of a read.
@@ -493,12 +535,14 @@ impl Schedule {
         self.finish(number);
     }
 
-    /// Handles the loss of a session: other sessions get its orders. `refused`: the tag of the order whose status has ended it. Returns
-    /// whether it may still change blocks; then [`Schedule::handle_gone`] has to follow.
+    /// Handles the loss of a session: other sessions get its orders. `refused`: the tag of the order whose status has ended it, for which
+    /// only a session from `next_name` on has asked the unit again. Returns whether the lost session may still change blocks; then
+    /// [`Schedule::handle_gone`] has to follow.
     #[must_use]
-    pub(super) fn handle_lost(&mut self, session: u64, refused: Option<u64>) -> bool {
+    pub(super) fn handle_lost(&mut self, session: u64, refused: Option<u64>, next_name: u64) -> bool {
         let Some(orders) = self.sessions.remove(&session) else { return false };
         let (mut unsure, mut failed) = (Vec::new(), None);
+        let newest = self.sessions.last_key_value().map_or(0, |(session, _)| *session);
         // The last one first: each goes to the front.
         for (tag, (number, index)) in orders.running.into_iter().rev() {
             let Some(pending) = self.requests.get_mut(&number) else { continue };
@@ -508,13 +552,19 @@ impl Schedule {
             if pending.request.command.changes_data() {
                 unsure.push(part.range.clone());
             }
-            part.refusals += u32::from(refused == Some(tag));
+            if refused == Some(tag) {
+                part.refusals += 1;
+                part.session_min = next_name;
+            }
             match pending.is_discarded {
                 true => self.discard(number),
                 false if part.refusals == REFUSALS_MAX => failed = Some((number, index)),
                 false => {
-                    self.ready.push_front((number, index));
                     self.reissued += 1;
+                    match part.session_min <= newest {
+                        true => self.ready.push_front((number, index)),
+                        false => self.refused.push((number, index)),
+                    }
                 }
             }
         }

@@ -203,7 +203,7 @@ impl Model {
     fn break_session(&mut self, session: u64) {
         self.breaks += 1;
         let orders = self.sessions.remove(&session).unwrap();
-        let is_unsure = self.schedule.handle_lost(session, None);
+        let is_unsure = self.schedule.handle_lost(session, None, self.next_session);
         let late: Vec<_> = orders.into_iter().filter(|held| held.order.command.changes_data()).collect();
         assert_eq!(is_unsure, !late.is_empty());
         if is_unsure {
@@ -406,7 +406,7 @@ fn an_order_fails_whose_status_ends_session_after_session() {
     for session in 0..20 {
         schedule.open(session);
         let tag = schedule.assign().unwrap().order.tag;
-        assert!(schedule.handle_lost(session, (session >= 15).then_some(tag)));
+        assert!(schedule.handle_lost(session, (session >= 15).then_some(tag), session + 1));
         assert_eq!(schedule.has_answer(), session == 19);
         if session < 19 {
             schedule.handle_gone(session);
@@ -440,6 +440,35 @@ fn answers(schedule: &mut Schedule) -> Vec<FromDisk> {
 }
 
 #[test]
+fn a_refused_order_waits_for_a_session_that_opens_later() {
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, UNKNOWN_INSTANCE);
+    begin(&mut schedule, 1);
+    (1..=8).for_each(|session| schedule.open(session));
+    (1..=2).for_each(|id| ask(&mut schedule, id, Command::Trim));
+    let refused = schedule.assign().unwrap();
+    assert!(schedule.handle_lost(refused.session, Some(refused.order.tag), 10));
+    // The others of these have not asked the unit again.
+    schedule.open(9);
+    assert_eq!(schedule.assign().unwrap().order.offset, 1024);
+    assert!(schedule.assign().is_none() && schedule.needs_session());
+    schedule.open(10);
+    assert!(schedule.take_surplus(1).is_none(), "it is needed");
+    let again = schedule.assign().unwrap();
+    assert_eq!((again.session, again.order.offset), (10, 512));
+    assert!(!schedule.needs_session());
+}
+
+#[test]
+fn an_order_that_waits_for_a_new_session_requests_one_beyond_those_to_keep() {
+    let progress = |needs_session| Progress { open: 4, needs_session, ..Progress::default() };
+    let mut demand = Demand::new(SessionCount::Fixed(4));
+    demand.run(progress(false), Time(0));
+    assert_eq!(demand.take_requested(), 0);
+    (0..2).for_each(|_| demand.run(progress(true), Time(0)));
+    assert_eq!(demand.take_requested(), 1);
+}
+
+#[test]
 fn a_session_that_replaces_one_with_answered_writes_is_another_instance() {
     let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, 7);
     begin(&mut schedule, 1);
@@ -449,14 +478,14 @@ fn a_session_that_replaces_one_with_answered_writes_is_another_instance() {
     schedule.open(1);
     ask(&mut schedule, 1, Command::Zeroes);
     let write = schedule.assign().unwrap();
-    assert!(schedule.handle_lost(write.session, None));
+    assert!(schedule.handle_lost(write.session, None, 2));
     schedule.handle_gone(1);
     // The lost session has answered nothing.
     schedule.open(2);
     assert_eq!(answers(&mut schedule), []);
     let write = schedule.assign().unwrap();
     assert!(schedule.handle_reply(2, write.order.tag, Ok(())));
-    assert!(!schedule.handle_lost(2, None));
+    assert!(!schedule.handle_lost(2, None, 3));
     assert_eq!(answers(&mut schedule), [done(1)]);
     ask(&mut schedule, 2, Command::Flush);
     schedule.open(3);
