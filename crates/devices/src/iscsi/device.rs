@@ -147,7 +147,6 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
     let disk = Disk {
         name: format!("iscsi:{}", spec.target),
         geometry,
-        instance: UNKNOWN_INSTANCE,
         count: count(&spec),
         timeout: spec.options.duration(TIMEOUT.name),
         session: Box::new(move |slot| {

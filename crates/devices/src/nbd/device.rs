@@ -164,22 +164,17 @@ pub(super) fn release(spec: &DeviceSpec) {
 pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
     let geometry = Properties::of(&opened.description)?.geometry;
     let count = count(&opened.spec, geometry.abilities)?;
-    let preparing =
-        |error| os(format!("preparing the sessions with nbd:{}", opened.spec.target), error, None);
-    let instance = match geometry.abilities.many_connections {
-        true => UNKNOWN_INSTANCE,
-        false => sys::random::bytes().map(u64::from_le_bytes).map_err(preparing)?.max(UNKNOWN_INSTANCE + 1),
-    };
     // All writes go through these sessions, so a flush covers those of all connections of the application.
     let abilities = Abilities { many_connections: true, ..geometry.abilities };
     let disk = Disk {
         name: format!("nbd:{}", opened.spec.target),
         geometry: Geometry { abilities, ..geometry },
-        instance,
         count,
         timeout: opened.spec.options.duration(TIMEOUT.name),
         session: Box::new(|_| Box::new(NbdSession::default())),
     };
-    let partner = DiskPartner::new(disk, opened.descriptors).map_err(preparing)?;
+    let partner = DiskPartner::new(disk, opened.descriptors).map_err(|error| {
+        os(format!("preparing the sessions with nbd:{}", opened.spec.target), error, None)
+    })?;
     Ok(Box::new(partner))
 }

@@ -6,13 +6,13 @@ use super::{CHUNK_BYTES, Session};
 use buffers::Body;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use wire::formats::block::{Abilities, Command, Geometry, Request, ToDisk, UNKNOWN_INSTANCE};
+use wire::formats::block::{Abilities, Command, Geometry, Request, ToDisk};
 
 /// Reads replies to three requests.
 pub(crate) fn replies(session: Box<dyn Session>, bytes: &[u8]) {
     let abilities = Abilities { flush: true, trim: true, many_connections: true, ..Abilities::default() };
     let geometry = Geometry { size_bytes: 1 << 20, block_bytes: 1, preferred_bytes: 4096, abilities };
-    let mut schedule = Schedule::new(geometry, CHUNK_BYTES, UNKNOWN_INSTANCE);
+    let mut schedule = Schedule::new(geometry, CHUNK_BYTES);
     let begin = ToDisk::Begin { number: 1 };
     schedule.accept(begin, Body::from(begin.to_bytes()));
     for (id, command, length) in

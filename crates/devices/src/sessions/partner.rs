@@ -35,9 +35,6 @@ pub(crate) struct Disk {
     pub(crate) name: String,
     /// Its facts.
     pub(crate) geometry: Geometry,
-    /// [`UNKNOWN_INSTANCE`](wire::formats::block::UNKNOWN_INSTANCE), or a random number if the answered writes belong to the session
-    /// that has answered them.
-    pub(crate) instance: u64,
     /// The number of sessions.
     pub(crate) count: SessionCount,
     /// The longest time in which a connection becomes an open session.
@@ -86,7 +83,7 @@ impl DiskPartner {
     /// Creates a partner without a session; it wants the first one at once. `earlier`: the sessions of a process before this one.
     pub(crate) fn new(disk: Disk, earlier: Vec<OwnedFd>) -> io::Result<FlowPartner<DiskPartner>> {
         let mut partner = DiskPartner {
-            schedule: Schedule::new(disk.geometry, CHUNK_BYTES, disk.instance),
+            schedule: Schedule::new(disk.geometry, CHUNK_BYTES),
             demand: Demand::new(disk.count),
             disk,
             connections: Vec::new(),

@@ -14,8 +14,7 @@
 //! | any, `discarded` | the application's side has restarted | done without an answer, as soon as no chunk runs |
 //!
 //! A flush has no blocks, so it waits for nothing: the server covers with it all writes that it has answered on any session, and
-//! these include all that the application knows of. Without that promise of the server there is one session; its successor is another
-//! instance of the disk, because a flush on it says nothing about the writes that the lost one has answered.
+//! these include all that the application knows of. Without that promise of the server there is one session.
 
 use super::{CHUNK_BYTES, Order};
 use buffers::Body;
@@ -141,10 +140,6 @@ pub(super) struct Assigned {
 pub(super) struct Schedule {
     geometry: Geometry,
     chunk_bytes: u32,
-    /// Names the state of the disk. [`UNKNOWN_INSTANCE`] if it belongs to no session.
-    instance: u64,
-    /// A session has answered a request that changes data, since the instance began.
-    has_changed: bool,
     /// The number of the application's side, once it has begun.
     begun: Option<u64>,
     /// The answer to its beginning waits until no earlier request runs.
@@ -176,13 +171,11 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Creates a schedule without sessions. `chunk_bytes`: the most data of an order. `instance`: see [`Disk`](super::partner::Disk).
-    pub(super) fn new(geometry: Geometry, chunk_bytes: u32, instance: u64) -> Schedule {
+    /// Creates a schedule without sessions. `chunk_bytes`: the most data of an order.
+    pub(super) fn new(geometry: Geometry, chunk_bytes: u32) -> Schedule {
         Schedule {
             geometry,
             chunk_bytes,
-            instance,
-            has_changed: false,
             begun: None,
             is_beginning: false,
             requests: BTreeMap::new(),
@@ -268,7 +261,8 @@ impl Schedule {
             && !self.requests.values().any(|pending| pending.is_discarded)
         {
             self.is_beginning = false;
-            let described = FromDisk::Described { number, geometry: self.geometry, instance: self.instance };
+            let described =
+                FromDisk::Described { number, geometry: self.geometry, instance: UNKNOWN_INSTANCE };
             self.answers.push_back((Body::from(described.to_bytes()), 0));
         }
     }
@@ -418,18 +412,8 @@ impl Schedule {
 
     /// A session is open.
     pub(super) fn open(&mut self, session: u64) {
-        if self.has_changed && self.instance != UNKNOWN_INSTANCE && self.sessions.is_empty() {
-            self.begin_instance();
-        }
         self.sessions.insert(session, Orders::default());
         std::mem::take(&mut self.refused).into_iter().for_each(|part| self.ready.push_front(part));
-    }
-
-    /// Begins again: a session with answered changes is lost, and they may be lost with it.
-    fn begin_instance(&mut self) {
-        self.instance = self.instance.wrapping_add(1).max(UNKNOWN_INSTANCE + 1);
-        (self.has_changed, self.begun, self.is_beginning) = (false, None, false);
-        self.answers.push_back((Body::from(FromDisk::Ready.to_bytes()), 0));
     }
 
     /// Returns whether a part waits for a session that is not open yet.
@@ -517,7 +501,6 @@ impl Schedule {
         if data_bytes(&pending.request) > 0 {
             orders.bytes -= part.length();
         }
-        self.has_changed |= pending.request.command.changes_data() && result.is_ok();
         self.finish_part(number, index, result);
         true
     }

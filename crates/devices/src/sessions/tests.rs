@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wire::formats::block::{
-    ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk, UNKNOWN_INSTANCE,
+    ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk,
 };
 
 const BLOCK_BYTES: usize = 512;
@@ -85,7 +85,7 @@ impl Model {
     fn new(seed: u64) -> Model {
         let mut model = Model {
             random: Random(seed),
-            schedule: Schedule::new(geometry(), CHUNK_BYTES, UNKNOWN_INSTANCE),
+            schedule: Schedule::new(geometry(), CHUNK_BYTES),
             disk: [0; BLOCKS],
             sessions: BTreeMap::new(),
             late: BTreeMap::new(),
@@ -371,7 +371,7 @@ fn without_the_wait_for_a_lost_session_an_old_write_lands_last() {
 
 #[test]
 fn a_session_of_an_earlier_process_holds_back_all_writes_and_no_reads() {
-    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, UNKNOWN_INSTANCE);
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     schedule.inherit(7);
     schedule.open(8);
     let begin = ToDisk::Begin { number: 1 };
@@ -393,7 +393,7 @@ fn a_session_of_an_earlier_process_holds_back_all_writes_and_no_reads() {
 
 #[test]
 fn an_order_fails_whose_status_ends_session_after_session() {
-    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, UNKNOWN_INSTANCE);
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     let begin = ToDisk::Begin { number: 1 };
     schedule.accept(begin, Body::from(begin.to_bytes()));
     while schedule.take_answer().is_some() {}
@@ -431,17 +431,9 @@ fn ask(schedule: &mut Schedule, id: u64, command: Command) {
     schedule.accept(ToDisk::Request(request), Body::from(request.to_bytes().to_vec()));
 }
 
-fn answers(schedule: &mut Schedule) -> Vec<FromDisk> {
-    let parse = |body: Body| {
-        let bytes = body.into_bytes();
-        FromDisk::parse(&bytes[..bytes.len().min(FromDisk::HEADER_BYTES_MAX)], bytes.len()).unwrap()
-    };
-    std::iter::from_fn(|| schedule.take_answer()).map(parse).collect()
-}
-
 #[test]
 fn a_refused_order_waits_for_a_session_that_opens_later() {
-    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, UNKNOWN_INSTANCE);
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     begin(&mut schedule, 1);
     (1..=8).for_each(|session| schedule.open(session));
     (1..=2).for_each(|id| ask(&mut schedule, id, Command::Trim));
@@ -469,40 +461,8 @@ fn an_order_that_waits_for_a_new_session_requests_one_beyond_those_to_keep() {
 }
 
 #[test]
-fn a_session_that_replaces_one_with_answered_writes_is_another_instance() {
-    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES, 7);
-    begin(&mut schedule, 1);
-    let described = |number, instance| FromDisk::Described { number, geometry: geometry(), instance };
-    let done = |id| FromDisk::Answer(Answer { id, result: Ok(()) });
-    assert_eq!(answers(&mut schedule), [described(1, 7)]);
-    schedule.open(1);
-    ask(&mut schedule, 1, Command::Zeroes);
-    let write = schedule.assign().unwrap();
-    assert!(schedule.handle_lost(write.session, None, 2));
-    schedule.handle_gone(1);
-    // The lost session has answered nothing.
-    schedule.open(2);
-    assert_eq!(answers(&mut schedule), []);
-    let write = schedule.assign().unwrap();
-    assert!(schedule.handle_reply(2, write.order.tag, Ok(())));
-    assert!(!schedule.handle_lost(2, None, 3));
-    assert_eq!(answers(&mut schedule), [done(1)]);
-    ask(&mut schedule, 2, Command::Flush);
-    schedule.open(3);
-    assert_eq!(answers(&mut schedule), [FromDisk::Ready]);
-    // Its answer belongs to the time before the new beginning.
-    let flush = schedule.assign().unwrap();
-    assert!(schedule.handle_reply(3, flush.order.tag, Ok(())));
-    ask(&mut schedule, 3, Command::Flush);
-    assert!(schedule.assign().is_none(), "a request before the beginning");
-    begin(&mut schedule, 2);
-    assert_eq!(answers(&mut schedule), [described(2, 8)]);
-}
-
-#[test]
 fn a_large_request_keeps_many_sessions_busy_and_a_small_one_does_not() {
-    let geometry = Geometry { size_bytes: 1 << 30, ..geometry() };
-    let mut schedule = Schedule::new(geometry, 128 << 10, UNKNOWN_INSTANCE);
+    let mut schedule = Schedule::new(Geometry { size_bytes: 1 << 30, ..geometry() }, 128 << 10);
     (0..8).for_each(|session| schedule.open(session));
     schedule.use_sessions(8);
     let begin = ToDisk::Begin { number: 1 };
