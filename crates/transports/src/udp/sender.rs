@@ -325,6 +325,11 @@ impl Sender {
         &self.rate
     }
 
+    #[cfg(test)]
+    pub(super) fn pace_at(&mut self, pace: f64, now: Time) {
+        self.rate.pace_at(pace, now);
+    }
+
     /// Accepts a record that fits and has this many parts. Ignores a record that the session retransmits while it is
     /// still in flight here.
     pub(super) fn push(&mut self, mut record: Body, parts: u16, now: Time) {

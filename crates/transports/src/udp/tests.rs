@@ -248,6 +248,28 @@ fn a_burst_of_equal_records_is_sent_in_one_call() {
     }
 }
 
+/// A network faster than this host: the pace always permits a few more datagrams.
+#[test]
+fn a_sender_slower_than_its_pace_receives_between_bursts() {
+    const DATAGRAM_BYTES: f64 = 200.0;
+    let (here, there) = pair();
+    let options = Options::check(&OPTIONS, [("datagram", "200")]).expect("options");
+    let mut here = UdpPartner::new(here.into(), &options, None);
+    here.can_batch = false;
+    // The first window is sent, and the rest waits.
+    for sequence in 0..40 {
+        push(&mut here, record(1, sequence, &pattern(60_000, sequence)));
+    }
+    let before = here.counts.sent_datagrams;
+    let pace = 2e8;
+    here.sender.pace_at(pace, Time(sys::clock::boot_ns()));
+    here.flush().expect("flush");
+    let sent = (here.counts.sent_datagrams - before) as f64 * DATAGRAM_BYTES;
+    // The time that may be caught up, the time that is sent ahead, and a batch.
+    assert!(sent > 0.0 && sent < pace * 0.006 + 65_536.0, "{sent} bytes without a look at the socket");
+    drop(there);
+}
+
 /// A sender that was not scheduled past its timeout processes the waiting receipt and retransmits nothing.
 #[test]
 fn a_receipt_that_waits_in_the_socket_is_in_time() {
