@@ -209,11 +209,16 @@ impl SinkPath {
     /// Returns whether the flow holds something that the loss of the link would harm: records that are not acknowledged,
     /// or a partner whose state is not neutral.
     pub fn is_holding(&self, partner: Option<&mut Box<dyn Partner>>) -> bool {
-        let is_due = self.acknowledger.due_at().is_some() || self.missing_at.is_some();
+        let is_due = self.acknowledger.due_at().is_some() || self.is_missing_records();
         let is_waiting = !self.stages.out.messages.is_empty() || self.change.late_at.is_some();
         let is_held = is_due || is_waiting || self.lifecycle.pending_end().is_some();
         is_held
             || is_tracked(self.plan.class, &self.plan.format) && !self.state.is_neutral_at(partner, self.key)
+    }
+
+    /// Returns whether records before others are missing, which only a lossy transport loses.
+    fn is_missing_records(&self) -> bool {
+        self.lossy && self.sink.has_gap()
     }
 
     /// Handles a control message, if it is for this flow.
@@ -238,7 +243,7 @@ impl SinkPath {
             }
             _ => {}
         }
-        self.report(now, LinkFacts::default(), notices);
+        self.report(now, notices);
     }
 
     /// Moves all messages that can move now, within the limits of one turn.
@@ -309,7 +314,8 @@ impl SinkPath {
             let _ = partner.ctl(self.key, Ctl::Neutral);
         }
         self.finish(partner, now, notices, &mut outcome)?;
-        self.report(now, facts, notices);
+        self.request_missing(transport.is_some(), (now, facts), notices);
+        self.report(now, notices);
         Ok(outcome)
     }
 

@@ -92,7 +92,7 @@ fn driver(lossy: bool, direction: FlowDirection) -> Driver {
     let plan = FlowPlan {
         flow: 1,
         direction,
-        class: FlowClass::State,
+        class: FlowClass::Reliable,
         format: Format::Bytes,
         pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
         requested: Vec::new(),
@@ -147,4 +147,41 @@ fn a_transport_learns_which_records_the_session_had_no_room_for() {
     driver.handle_link(Box::new(connection), false, Time::ZERO, &mut Vec::new());
     run(&mut driver, &mut poller, 1);
     assert_eq!(*overflow.lock().unwrap(), [3, 4], "one early record is held");
+}
+
+#[test]
+fn missing_records_are_requested_only_while_the_peer_answers() {
+    let (mut driver, mut poller) = (driver(true, FlowDirection::DeviceToApplication), Poller::new().unwrap());
+    let begin = FlowControl::Epoch { epoch: 1, prev: (0, 0), continues: false };
+    driver.handle_control(1, &begin, Time::ZERO, &mut Vec::new());
+    driver.handle_facts(LinkFacts::default());
+    let requests = |driver: &mut Driver, poller: &mut Poller, times: std::ops::Range<u64>| {
+        let is_request = |notice: &Notice| matches!(notice, Notice::Flow { message: FlowControl::Missing { ranges, .. }, .. } if ranges == &[(0, 1)]);
+        let mut notices = Vec::new();
+        for at_ms in times {
+            driver.run(Time::from_millis(at_ms), poller, &mut notices);
+        }
+        notices.iter().filter(|notice| is_request(notice)).count()
+    };
+    let link = |driver: &mut Driver| {
+        let connection = Connection {
+            check_at: Time::from_millis(60_000),
+            arrived: VecDeque::from([1]),
+            ..Connection::default()
+        };
+        driver.handle_link(Box::new(connection), false, Time::ZERO, &mut Vec::new());
+    };
+    link(&mut driver);
+    assert_eq!(requests(&mut driver, &mut poller, 0..100), 5, "every 20 ms");
+    driver.handle_silence(Time::from_millis(100), &mut Vec::new());
+    assert_eq!(requests(&mut driver, &mut poller, 100..1000), 0, "the peer is silent");
+    assert_eq!(driver.register(&mut poller).at, Some(Time::from_millis(60_000)));
+    driver.handle_silence_end(Time::from_millis(1000), &mut Vec::new());
+    assert_eq!(requests(&mut driver, &mut poller, 1000..1010), 1, "the peer is back");
+    driver.handle_link_lost(&mut poller);
+    assert_eq!(requests(&mut driver, &mut poller, 2000..3000), 0, "there is no link");
+    assert_eq!(driver.register(&mut poller).at, None);
+    assert!(driver.is_holding(), "the gap remains");
+    link(&mut driver);
+    assert_eq!(requests(&mut driver, &mut poller, 3000..3010), 1, "there is a new link");
 }

@@ -21,23 +21,32 @@ impl SinkPath {
         }
     }
 
-    /// Sends requests for missing records, feedback and the stages' control messages, and reports incidents.
-    pub(super) fn report(&mut self, now: Time, facts: LinkFacts, notices: &mut Vec<Notice>) {
-        let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+    /// Requests missing records while a link can bring them. A request is retained for a peer that does not answer, so another
+    /// one would only add to it.
+    pub(super) fn request_missing(
+        &mut self,
+        is_linked: bool,
+        (now, facts): (Time, LinkFacts),
+        notices: &mut Vec<Notice>,
+    ) {
+        if !is_linked || self.is_peer_silent || !self.is_missing_records() {
+            self.missing_at = None;
+            return;
+        }
+        let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
+        if now >= due {
+            let (flow, epoch) = (self.plan.flow, self.sink.epoch());
+            let ranges = self.sink.missing();
+            notices.push(Notice::Flow { flow, message: FlowControl::Missing { epoch, ranges } });
+            self.missing_at = Some(now.after((facts.round_trip * 2).max(MISSING_INTERVAL)));
+        }
+    }
+
+    /// Sends feedback and the stages' control messages, and reports incidents.
+    pub(super) fn report(&mut self, now: Time, notices: &mut Vec<Notice>) {
+        let flow = self.plan.flow;
         self.send_stage_controls(notices);
         self.stages.report_failures(self.plan.class, &mut self.drops, notices);
-        if self.lossy && self.sink.has_gap() {
-            let due = *self.missing_at.get_or_insert(now.after(REORDER_WAIT));
-            if now >= due {
-                notices.push(Notice::Flow {
-                    flow,
-                    message: FlowControl::Missing { epoch, ranges: self.sink.missing() },
-                });
-                self.missing_at = Some(now.after((facts.round_trip * 2).max(MISSING_INTERVAL)));
-            }
-        } else {
-            self.missing_at = None;
-        }
         let feedback = self.feedback.poll(self.sink.counters(), || self.delays.percentiles(), now);
         notices.extend(feedback.map(|message| Notice::Flow { flow, message }));
     }
