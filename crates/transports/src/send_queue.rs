@@ -2,10 +2,18 @@
 
 use contract::{Body, CtlReply, Message, OptionKind, OptionSpec, PartnerError, PartnerResult, local};
 use std::collections::VecDeque;
+use std::time::Duration;
 use wire::{BODY_BYTES_MAX, RecordHeader};
 
 /// Bytes in a queue. An empty queue accepts one record of any size.
 pub(crate) const QUEUE_BYTES_MAX: usize = 4 << 20;
+/// Capacity of the queue of a paced connection, as time to send it.
+const PACED_QUEUE_MAX: Duration = Duration::from_millis(100);
+
+/// Returns the bytes at which the queue of a connection with this pace is full; bytes a second.
+pub(crate) fn paced_queue_bytes(pace: f64) -> usize {
+    (pace * PACED_QUEUE_MAX.as_secs_f64()) as usize
+}
 
 /// Unsent records, oldest first. `Note` is the transport's own data about each record.
 #[derive(Debug)]

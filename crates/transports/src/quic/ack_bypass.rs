@@ -112,6 +112,13 @@ pub(super) fn rate(connection: &Connection) -> Option<RateController> {
     controller(connection)?.rate
 }
 
+/// Returns the bytes a second that the connection may send: the pace, or without one a window a round trip.
+pub(super) fn pace(connection: &Connection) -> f64 {
+    rate(connection).and_then(|rate| rate.pace()).unwrap_or_else(|| {
+        connection.congestion_state().window() as f64 / connection.rtt().as_secs_f64().max(f64::EPSILON)
+    })
+}
+
 /// Calls `act` with congestion control switched off.
 pub(super) fn bypass<T>(connection: &mut Connection, act: impl FnOnce(&mut Connection) -> T) -> Option<T> {
     let controller = controller(connection)?;

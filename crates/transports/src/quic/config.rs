@@ -30,6 +30,9 @@ const WINDOW_DATAGRAMS: u64 = 4;
 /// Buffer for handshake bytes that arrive out of order.
 const CRYPTO_BYTES_MAX: usize = 16 << 10;
 
+/// Memory for datagrams that wait in quinn-proto. `record_streams` lets fewer wait.
+pub(super) const DATAGRAM_BUFFER_BYTES: usize = 1 << 20;
+
 /// Parameters of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
@@ -89,6 +92,7 @@ impl Tuning {
             .receive_window(window)
             .send_window(self.window.into())
             .datagram_receive_buffer_size(Some(self.window as usize))
+            .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES)
             .max_concurrent_uni_streams(VarInt::from_u32(self.streams))
             .max_concurrent_bidi_streams(VarInt::from_u32(1))
             .max_idle_timeout(IDLE.try_into().ok())

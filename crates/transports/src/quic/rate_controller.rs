@@ -72,6 +72,11 @@ impl RateController {
         }
     }
 
+    /// Returns the pace in bytes a second; `None` in slow start.
+    pub(super) fn pace(&self) -> Option<f64> {
+        self.lock().rate.pace()
+    }
+
     /// Sets the pace, bytes a second.
     #[cfg(test)]
     pub(super) fn pace_at(&self, pace: f64, now: Instant) {

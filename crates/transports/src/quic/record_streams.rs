@@ -1,8 +1,13 @@
 //! Sends the records of a timely flow independently of each other: each in a datagram, or in its own stream if it is
 //! too large for one. Streams of late records are reset.
+//!
+//! quinn-proto sends whatever it has accepted, however late. Therefore it gets no more datagrams than the connection sends
+//! soon ([`paced_queue_bytes`]); the others wait in the queue, where a late record is abandoned, and behind it at the source.
 
+use super::ack_bypass;
+use super::config::DATAGRAM_BUFFER_BYTES;
 use super::ordered_stream::{Written, write};
-use crate::send_queue::SendQueue;
+use crate::send_queue::{SendQueue, paced_queue_bytes};
 use contract::{Body, Time};
 use quinn_proto::{Connection, Dir, SendDatagramError, StreamId, VarInt};
 use std::collections::VecDeque;
@@ -84,17 +89,24 @@ impl RecordStreams {
 /// Result of sending a record in a datagram.
 enum Datagram {
     Sent,
-    /// The connection's datagram buffer is full.
+    /// As many datagrams wait in the connection as may.
     Blocked,
     TooLarge,
 }
 
 fn datagram(connection: &mut Connection, record: &Body) -> Datagram {
-    let mut datagrams = connection.datagrams();
+    let datagrams = connection.datagrams();
     if datagrams.max_size().is_none_or(|max| record.len() > max.min(DATAGRAM_RECORD_BYTES_MAX)) {
         return Datagram::TooLarge;
     }
-    match datagrams.send(record.clone().into_bytes(), false) {
+    let waiting_bytes = DATAGRAM_BUFFER_BYTES - datagrams.send_buffer_space();
+    // Less than one record never blocks, so the pace is not needed for it.
+    if waiting_bytes >= DATAGRAM_RECORD_BYTES_MAX
+        && waiting_bytes >= paced_queue_bytes(ack_bypass::pace(connection))
+    {
+        return Datagram::Blocked;
+    }
+    match connection.datagrams().send(record.clone().into_bytes(), false) {
         Ok(()) => Datagram::Sent,
         Err(SendDatagramError::Blocked(_)) => Datagram::Blocked,
         Err(_) => Datagram::TooLarge,

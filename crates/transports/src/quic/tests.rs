@@ -504,6 +504,51 @@ fn a_datagram_that_others_overtook_is_not_lost() {
     assert!(path.sent_packets > 1000 && path.lost_packets == 0, "{path:?}");
 }
 
+/// A timely flow is faster than the network: its records wait at the source, but enough of them in the connection to keep
+/// the pace.
+#[test]
+fn a_fast_timely_flow_waits_at_its_source() {
+    // Less than the sending time that may be caught up.
+    const STEP: Duration = Duration::from_millis(2);
+    let tuning = Tuning { datagram: 1200, is_size_known: true, congestion: Congestion::Rate, ..TUNING };
+    let record = records(&[900]).remove(0);
+    for pace in [5e3, 125e3, 2e6] {
+        let (mut ends, mut now) = established_with(udp_pair(), &tuning);
+        ack_bypass::rate(ends[0].state().unwrap()).unwrap().pace_at(pace, now);
+        let (mut streams, mut queue) = (RecordStreams::default(), SendQueue::new(1));
+        let mut fill = |end: &mut QuicConnection| {
+            let mut bytes = 0;
+            loop {
+                if queue.is_empty() {
+                    queue.push(Time::ZERO, record.clone());
+                }
+                match streams.write(end.state().unwrap(), &mut queue).bytes {
+                    0 => return bytes as f64,
+                    written => bytes += written,
+                }
+            }
+        };
+        let waiting = fill(&mut ends[0]);
+        assert!((1.0..pace * 0.1 + 2000.0).contains(&waiting), "{waiting} bytes wait at {pace} bytes/s");
+        let (mut written, until) = (0.0, now + Duration::from_secs(1));
+        while now < until {
+            now += STEP;
+            ends[0].drive_at(now);
+            written += fill(&mut ends[0]);
+            ends[0].drive_output_at(now);
+            ends[1].drive_at(now);
+        }
+        assert!(written > 0.8 * pace, "{written} bytes were sent in 1 s at {pace} bytes/s");
+        let connection = ends[0].state().unwrap();
+        let late = Duration::from_millis(20);
+        assert_eq!(
+            streams.abandon_late(connection, &mut queue, (Time::from_millis(21), late)),
+            1,
+            "the next"
+        );
+    }
+}
+
 /// One end sends while the other is suspended and loses all of it. After the suspension a probe replaces the rest of the
 /// probe timeout, which has become as long as the suspension.
 #[test]

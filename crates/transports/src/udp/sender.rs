@@ -19,6 +19,7 @@ use super::fragment::{Fragment, ID_BYTES, RecordId};
 use super::receipt::{Receipt, extend};
 use super::unanswered::Unanswered;
 use crate::rate::{RateControl, Sample};
+use crate::send_queue::paced_queue_bytes;
 use contract::{Body, Time};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -37,8 +38,6 @@ const DOUBLINGS_MAX: u32 = 5;
 /// timeout, and each receipt arrives after its datagrams counted as lost.
 const SMALL_FLIGHT_BYTES: usize = 6 << 10;
 const SMALL_FLIGHT_TIMEOUTS: u32 = 4;
-/// Capacity of the queue of a paced connection, as time to send it.
-const QUEUE_MAX: Duration = Duration::from_millis(100);
 /// Delivered records that are remembered, and for how long. The session may ask for a record again that has just
 /// arrived, because its acknowledgement is still in flight.
 const DELIVERED_MAX: usize = 64;
@@ -278,7 +277,7 @@ impl Sender {
 
     /// Returns true if a record of `more` bytes does not fit now.
     pub(super) fn is_full_for(&self, more: usize) -> bool {
-        let queue_max = self.rate.pace().map_or(usize::MAX, |pace| (pace * QUEUE_MAX.as_secs_f64()) as usize);
+        let queue_max = self.rate.pace().map_or(usize::MAX, paced_queue_bytes);
         self.records.len() >= self.limits.records_max
             || self.waiting_bytes >= queue_max.max(self.part_bytes)
             || self.waiting_bytes > 0 && self.waiting_bytes.saturating_add(more) > self.limits.bytes_max
