@@ -21,7 +21,7 @@ const REPORTS_PER_GAP: u8 = 8;
 /// Delay of a receipt without and with a new gap.
 const DELAY: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(1)];
 /// Fewer unreported bytes in records of one datagram each need no receipt.
-const SMALL_BYTES: usize = 8 << 10;
+pub(super) const SMALL_BYTES: usize = 8 << 10;
 /// Unreported bytes that make a receipt due at once. The threshold starts here and grows with the received bytes, up
 /// to a share of the kernel's buffer.
 const SOON_BYTES: usize = 16 << 10;

@@ -16,7 +16,7 @@
 //! all others useless.
 
 use super::fragment::{Fragment, ID_BYTES, RecordId};
-use super::receipt::{Receipt, extend};
+use super::receipt::{Receipt, SMALL_BYTES, extend};
 use super::unanswered::Unanswered;
 use crate::rate::{RateControl, Sample};
 use crate::send_queue::paced_queue_bytes;
@@ -188,7 +188,7 @@ pub(super) struct Sender {
     rate: RateControl,
     /// Last acknowledgement or timeout, or the first transmission after an idle time.
     last_progress: Time,
-    /// Consecutive timeouts.
+    /// Consecutive timeouts of flights for which a receipt was due.
     timeouts: u32,
     /// The record with the highest epoch and sequence.
     newest: RecordId,
@@ -362,8 +362,7 @@ impl Sender {
             && self.in_flight_bytes > 0
             && now.since(self.last_progress) > self.rate.timeout()
         {
-            self.in_flight.clear();
-            self.in_flight_bytes = 0;
+            self.forget_flight();
         }
         if self.rate.next() > now {
             return Permission::At(self.rate.next());
@@ -372,6 +371,12 @@ impl Sender {
             0 => Permission::WindowFull,
             room => Permission::Send(room.min(self.rate.quantum()).min(BATCH_BYTES_MAX)),
         }
+    }
+
+    /// Forgets the datagrams in flight, none of which is retransmitted.
+    fn forget_flight(&mut self) {
+        self.in_flight.clear();
+        self.in_flight_bytes = 0;
     }
 
     /// Returns the next datagrams that one call can send: at most `datagrams_max`, and at most `bytes_max` bytes unless
@@ -659,15 +664,20 @@ impl Sender {
         if self.timeout().is_none_or(|at| now < at) {
             return;
         }
-        let late = now.before(self.rate.timeout());
-        let mut lost = 0;
-        while let Some(run) = self.in_flight.pop_front_if(|run| run.sent <= late) {
-            lost += self.mark_lost(&run);
+        if self.retransmittable_bytes == 0 && self.in_flight_bytes < SMALL_BYTES {
+            // No receipt was due: the timeout says nothing about the path.
+            self.forget_flight();
+        } else {
+            let late = now.before(self.rate.timeout());
+            let mut lost = 0;
+            while let Some(run) = self.in_flight.pop_front_if(|run| run.sent <= late) {
+                lost += self.mark_lost(&run);
+            }
+            self.timeouts += 1;
+            // Random loss alone may take a small flight, or its receipt: the rate stays.
+            self.rate.on_timeout(if lost > SMALL_FLIGHT_BYTES { self.timeouts } else { 1 });
         }
-        self.timeouts += 1;
         self.last_progress = now;
-        // Random loss alone may take a small flight, or its receipt: the rate stays.
-        self.rate.on_timeout(if lost > SMALL_FLIGHT_BYTES { self.timeouts } else { 1 });
         self.abandon_overdue(now);
         self.remove_done();
     }

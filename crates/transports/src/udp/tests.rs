@@ -270,6 +270,32 @@ fn a_sender_slower_than_its_pace_receives_between_bursts() {
     drop(there);
 }
 
+/// The receiver sends no receipt for small records, so their timeouts do not delay the retransmission of a larger one.
+#[test]
+fn timeouts_of_small_records_do_not_count() {
+    let limits = SenderLimits { records_max: 64, bytes_max: QUEUE_BYTES_MAX, patience: PATIENCE };
+    let mut sender = Sender::new(1000, 40, limits);
+    let send = |sender: &mut Sender, (sequence, bytes): (u64, usize), now| {
+        let record = record(1, sequence, &pattern(bytes, sequence));
+        let parts = sender.parts(record.len()).expect("a few");
+        sender.push(record, parts, now);
+        sender.handle_timeout(now);
+        while let Permission::Send(bytes_max) = sender.permission(now) {
+            let batch = sender.plan(SEGMENTS_MAX, bytes_max);
+            sender.sent(&batch, batch.parts.len(), now);
+        }
+    };
+    for sequence in 0..8 {
+        send(&mut sender, (sequence, 100), Time::from_millis(1000 + sequence * 10_000));
+    }
+    let now = Time::from_millis(100_000);
+    send(&mut sender, (8, 2500), now);
+    let first = sender.timeout().expect("a receipt is due");
+    assert_eq!(first, now.after(sender.rate().timeout()));
+    sender.handle_timeout(first);
+    assert_eq!(sender.counts.lost, 3, "only parts that are retransmitted");
+}
+
 /// A sender that was not scheduled past its timeout processes the waiting receipt and retransmits nothing.
 #[test]
 fn a_receipt_that_waits_in_the_socket_is_in_time() {
