@@ -58,11 +58,9 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const SLAB_BYTES: usize = 4 * RECEIVE_BYTES;
 /// Slabs kept for reuse.
 const SLABS_KEPT_MAX: usize = 8;
-/// Complete records at which a flush stops receiving, because the application does not pull.
-const READY_RECORDS_MAX: usize = 64;
 /// Retries of one flush after `ECONNREFUSED`.
 const REFUSALS_MAX: usize = 2;
-/// Receive calls of one pull, at most, so that a fast peer does not starve the rest of the event loop.
+/// Receive calls of one pull or flush, at most, so that a fast peer does not starve the rest of the event loop.
 const RECEIVE_CALLS_MAX: usize = 64;
 /// A record is abandoned, sending or receiving, after no part of it arrived for this long.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -153,6 +151,9 @@ struct UdpPartner {
     cadence: Cadence,
     arrivals: ArrivalTracker,
     reassembly: Reassembly,
+    /// Memory of complete records at which further parts are dropped, because the application does not pull: the size of the
+    /// kernel's buffer. Left in the socket, they would hold up the receipts behind them.
+    ready_bytes_max: usize,
     slot: PullSlot,
     /// Flow of the record in the slot.
     flow: FlowKey,
@@ -224,6 +225,8 @@ struct Counts {
     altered: u64,
     /// Received datagrams that are repetitions.
     replayed: u64,
+    /// Received parts of records that were dropped because too many records wait for the application.
+    overflowed: u64,
 }
 
 impl UdpPartner {
@@ -249,6 +252,7 @@ impl UdpPartner {
             cadence: Cadence { last: Time::ZERO, gap: Duration::MAX },
             arrivals: ArrivalTracker::new(room),
             reassembly: Reassembly::new(REASSEMBLY_LIMITS),
+            ready_bytes_max: room,
             slot: PullSlot::default(),
             flow: FlowKey::DEFAULT,
             counts: Counts::default(),
@@ -265,9 +269,21 @@ impl UdpPartner {
     /// Processes received datagrams, for their receipts, and then the sender's timeout. The application may not pull,
     /// for example at the end.
     fn receive_receipts(&mut self) -> PartnerResult {
-        while self.reassembly.ready() < READY_RECORDS_MAX && self.receive()? {}
-        self.sender.handle_timeout(Time(sys::clock::boot_ns()));
+        // The receipt may be behind the datagrams that are left.
+        if self.receive_waiting()? {
+            self.sender.handle_timeout(Time(sys::clock::boot_ns()));
+        }
         Ok(())
+    }
+
+    /// Receives the waiting datagrams. Returns true if the socket is empty.
+    fn receive_waiting(&mut self) -> PartnerResult<bool> {
+        for _ in 0..RECEIVE_CALLS_MAX {
+            if !self.receive()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Sends as much as the rate, the window and the socket allow.
@@ -275,7 +291,7 @@ impl UdpPartner {
         if self.is_finishing && !self.is_done() {
             self.receive_receipts()?;
         }
-        let mut refusals = 0;
+        let (mut refusals, mut receive_calls) = (0, 0);
         self.is_socket_full = false;
         // The pace permits what it did at the start: it would go on to permit a few datagrams, and meanwhile nothing would be received.
         let began = Time(sys::clock::boot_ns());
@@ -288,10 +304,14 @@ impl UdpPartner {
             let bytes_max = match self.sender.permission(began) {
                 Permission::Send(bytes_max) => bytes_max,
                 // The receipt that opens the window may have arrived, even if the application does not pull.
-                Permission::WindowFull
-                    if self.reassembly.ready() < READY_RECORDS_MAX && self.receive()? =>
-                {
+                Permission::WindowFull if receive_calls < RECEIVE_CALLS_MAX && self.receive()? => {
+                    receive_calls += 1;
                     continue;
+                }
+                // The poller reports what stays unread again and again.
+                Permission::At(_) => {
+                    self.receive_waiting()?;
+                    break;
                 }
                 _ => break,
             };
@@ -503,6 +523,10 @@ impl UdpPartner {
             self.reassembly.counts.malformed += u64::from(!is_valid);
             return;
         }
+        if self.reassembly.ready_bytes() >= self.ready_bytes_max {
+            self.counts.overflowed += 1;
+            return;
+        }
         let bytes = datagram.len();
         if let Some(fragment) = self.reassembly.insert(datagram, slab, now) {
             self.sender.unanswered.on_arrival();
@@ -554,6 +578,7 @@ impl UdpPartner {
             ("truncated_datagrams", counts.truncated as f64),
             ("altered_datagrams", counts.altered as f64),
             ("replayed_datagrams", counts.replayed as f64),
+            ("overflowed_datagrams", counts.overflowed as f64),
             ("waiting", self.sender.waiting() as f64),
             ("waiting_bytes", self.sender.waiting_bytes() as f64),
             ("in_flight_bytes", self.sender.in_flight() as f64),

@@ -55,6 +55,8 @@ pub(crate) struct Slab {
 pub(crate) struct Reassembly {
     limits: ReassemblyLimits,
     complete: VecDeque<(u32, Body)>,
+    /// Memory of `complete`.
+    complete_bytes: usize,
     /// Ordered by the last arrival, oldest first.
     partials: VecDeque<Partial>,
     /// Memory charged to `partials`.
@@ -90,6 +92,7 @@ impl Reassembly {
         Reassembly {
             limits,
             complete: VecDeque::new(),
+            complete_bytes: 0,
             partials: VecDeque::new(),
             partial_bytes: 0,
             recent: vec![None; RECENT_RECORDS].into_boxed_slice(),
@@ -107,9 +110,16 @@ impl Reassembly {
         self.complete.len()
     }
 
+    /// Returns the memory of the complete records.
+    pub(crate) fn ready_bytes(&self) -> usize {
+        self.complete_bytes
+    }
+
     /// Returns the next complete record and its flow.
     pub(crate) fn next(&mut self) -> Option<(u32, Body)> {
-        self.complete.pop_front()
+        let (flow, body) = self.complete.pop_front()?;
+        self.complete_bytes -= body.len() + PART_BYTES;
+        Some((flow, body))
     }
 
     /// Adds a datagram, which is a slice of `slab`. Returns its header if that is valid.
@@ -232,6 +242,7 @@ impl Reassembly {
         self.recent[recent_slot(&fragment.id)] = Some(fragment.id);
         self.counts.received += 1;
         self.counts.received_bytes += body.len() as u64;
+        self.complete_bytes += body.len() + PART_BYTES;
         self.complete.push_back((fragment.flow(), body));
     }
 }

@@ -23,6 +23,10 @@ fn limits() -> ReassemblyLimits {
     }
 }
 
+fn defaults() -> Options {
+    Options::defaults(&OPTIONS).expect("options")
+}
+
 fn pair() -> (UdpSocket, UdpSocket) {
     let here = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let there = UdpSocket::bind("127.0.0.1:0").expect("bind");
@@ -327,6 +331,50 @@ fn a_receipt_makes_room_without_a_pull() {
     push(&mut *here, record(1, 0, &pattern(20_000, 1)));
     for sequence in 1..20 {
         push_to(&mut *here, &mut *there, record(1, sequence, b"small"));
+    }
+}
+
+/// The application does not pull, and a flush waits for the pace: nothing may stay in the socket, which would wake the
+/// flow again and again.
+#[test]
+fn a_paced_flush_empties_the_socket() {
+    let (here, there) = pair();
+    let socket = here.try_clone().expect("the socket");
+    socket.set_nonblocking(true).expect("a socket that does not block");
+    let (mut here, mut there) = (UdpPartner::new(here.into(), &defaults(), None), partner(&Udp, there, &[]));
+    here.sender.pace_at(5e3, Time(sys::clock::boot_ns()));
+    push(&mut here, record(1, 0, &pattern(20_000, 1)));
+    push(&mut *there, record(2, 0, b"the other way"));
+    assert!(matches!(here.ctl(FlowKey::DEFAULT, Ctl::Flush), Ok(CtlReply::Pending)));
+    assert!(socket.peek(&mut [0; 1]).is_err(), "a datagram is left");
+    assert_eq!(pull(&mut here), Some((FlowKey(2), record(2, 0, b"the other way"))));
+}
+
+/// The application does not pull. Receipts behind many unread records are processed all the same, and the records stay
+/// within their memory.
+#[test]
+fn receipts_do_not_wait_behind_unread_records() {
+    for ready_bytes_max in [usize::MAX, 10_000] {
+        let (here, there) = pair();
+        let [mut here, mut there] = [here, there].map(|end| UdpPartner::new(end.into(), &defaults(), None));
+        here.ready_bytes_max = ready_bytes_max;
+        there.can_batch = false;
+        push(&mut here, record(1, 0, &pattern(20_000, 1)));
+        for sequence in 0..200 {
+            push(&mut there, record(2, sequence, &pattern(100, sequence)));
+        }
+        assert!(pull(&mut there).is_some());
+        let begun = Instant::now();
+        while !matches!(here.ctl(FlowKey::DEFAULT, Ctl::Finish), Ok(CtlReply::Done)) {
+            let _ = there.pull(FlowKey::DEFAULT, Pull::Yours).expect("pull");
+            assert!(begun.elapsed() < WATCHDOG, "the end hangs");
+        }
+        assert_eq!(figure(&mut here, "abandoned"), 0.0, "no receipt");
+        let overflowed = figure(&mut here, "overflowed_datagrams");
+        assert_eq!(overflowed > 0.0, ready_bytes_max < usize::MAX);
+        for sequence in 0..200 - overflowed as u64 {
+            assert_eq!(pull(&mut here), Some((FlowKey(2), record(2, sequence, &pattern(100, sequence)))));
+        }
     }
 }
 
