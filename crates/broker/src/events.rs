@@ -64,6 +64,11 @@ pub enum Event {
         /// The problem.
         problem: String,
     },
+    /// A rule has started, and no device matches it yet.
+    Waiting {
+        /// The rule: a device with `*` in its name.
+        device: String,
+    },
     /// A device is offered.
     Offered {
         /// Its name in the catalogue.

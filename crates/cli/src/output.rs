@@ -214,6 +214,11 @@ fn describe(event: &Event) -> String {
         Event::FallbackEnded { from, to } => format!("returned to `{to}` from `{from}`"),
         Event::Question { question } => question.clone(),
         Event::Warning { problem } => format!("WARNING: {problem}"),
+        Event::Waiting { device } => {
+            format!(
+                "waiting for `{device}`: no such device is plugged in; `outboard devices` lists the devices"
+            )
+        }
         Event::Offered { name, summary } => format!("offering {name}: {summary}"),
         Event::Withdrawn { name } => format!("no longer offering {name}"),
         Event::Joined { process } => format!("joined the running share (process {process})"),

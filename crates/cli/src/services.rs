@@ -112,6 +112,7 @@ pub(crate) fn share(words: Share) -> Result<(), Failure> {
 
 /// Shares every device that matches the pattern, as soon as it is plugged in.
 fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
+    service::check_rule(&words)?;
     use_worker_processes();
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;

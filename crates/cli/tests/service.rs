@@ -203,6 +203,7 @@ fn a_share_by_rule_ends_with_its_terminal() {
     command.envs(share.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.stdout(std::process::Stdio::piped());
     let mut service = Service::start_as(command);
+    assert_eq!(service.wait("waiting")["device"], rule);
     service.wait("listening");
     let pid = rustix::process::Pid::from_child(&service.child);
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();

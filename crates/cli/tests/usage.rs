@@ -15,6 +15,10 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     refused(&["share"], &["<DEVICE>"]);
     refused(&["share", "patern"], &["there is no device class `patern`; did you mean `pattern`?"]);
     refused(&["share", "stdout"], &["stdout cannot be shared"]);
+    refused(
+        &["share", "evdev:Logitech*"],
+        &["outboard: `evdev:Logitech*`: a pattern without `name=`", "write `evdev:name=Logitech*`"],
+    );
     refused(&["share", "pattern:size=-1"], &["`-1` is not a value of `size`"]);
     refused(
         &["share", "pattern", "--listen", "smoke://x"],

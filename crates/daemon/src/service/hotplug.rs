@@ -4,7 +4,7 @@
 //! name. Devices created by Outboard never match, as the host would share its own attached devices.
 
 use broker::share_words::ShareWords;
-use contract::{Listing, Role};
+use contract::{Listing, Role, ServiceError};
 use modules::registry;
 use std::time::Duration;
 use sys::uevent::{Uevent, Uevents};
@@ -19,6 +19,21 @@ pub fn is_rule(words: &ShareWords) -> bool {
         pattern.contains('*')
             && registry::device_class(class).is_some_and(|class| class.subsystem().is_some())
     })
+}
+
+/// Checks that a rule can match: the devices of some classes have only paths besides their names.
+pub fn check_rule(words: &ShareWords) -> Result<(), ServiceError> {
+    let device = registry::with_class(&words.device, Role::Device);
+    let Some((class, pattern)) = device.split_once(':').filter(|_| is_rule(words)) else { return Ok(()) };
+    let has_paths = registry::device_class(class)
+        .is_some_and(|class| class.target().trim_start_matches('[').starts_with("PATH"));
+    if !has_paths || pattern.starts_with(['/', '*']) || pattern.starts_with("name=") {
+        return Ok(());
+    }
+    Err(ServiceError::Usage(format!(
+        "`{}`: a pattern without `name=` is compared with paths, which begin with /; write `{class}:name={pattern}`",
+        words.device
+    )))
 }
 
 /// A device that matches a rule.
@@ -128,6 +143,23 @@ mod tests {
         }
         assert_eq!(word(title("Logitech G29: Wheel! (gamepad)")), "logitech-g29-wheel");
         assert_eq!(word("***"), "device");
+    }
+
+    #[test]
+    fn a_pattern_that_no_path_can_match_is_refused() {
+        let check = |device: &str| check_rule(&ShareWords { device: device.into(), ..ShareWords::default() });
+        for device in
+            ["evdev:Logitech*", "serial:USB*", "v4l2:UVC*", "fb:efi*", "hid:Sony*,grab=off", "block:sd*"]
+        {
+            let (class, pattern) = device.split_once(':').unwrap();
+            let problem = check(device).unwrap_err().to_string();
+            assert!(problem.contains(&format!("write `{class}:name={pattern}`")), "{problem}");
+        }
+        for device in
+            ["evdev:name=Logitech*", "evdev:*", "/dev/ttyUSB*", "evdev:*-kbd", "midi:Piano*", "audio:Yeti*"]
+        {
+            check(device).unwrap();
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod plan;
 mod sharing;
 mod unit;
 
-pub use hotplug::is_rule;
+pub use hotplug::{check_rule, is_rule};
 pub use plan::Source;
 
 use crate::metrics::Endpoint;

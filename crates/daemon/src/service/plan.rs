@@ -1,7 +1,7 @@
 //! The plan of a run file, checked without starting, opening or creating anything.
 
 use super::fleet::Fleet;
-use super::hotplug::is_rule;
+use super::hotplug::{check_rule, is_rule};
 use crate::config::{AttachWords, ConnectWords, RunFile, entry, place};
 use broker::ShareRequest;
 use broker::ShareWords;
@@ -153,6 +153,7 @@ fn check_devices(shares: &[ShareWords]) -> Result<(), ServiceError> {
     for (index, words) in shares.iter().enumerate() {
         let placed = |error| place(error, "share", index, &words.device);
         let request = words.request().map_err(placed)?;
+        check_rule(words).map_err(placed)?;
         // The devices of a rule get numbers after their names.
         let mut own = Vec::new();
         let names = if is_rule(words) { &mut own } else { names.entry(request.listen).or_default() };
@@ -239,6 +240,10 @@ mod tests {
             (share("null", "name = ''"), "`` cannot be a device's name"),
             (share("serial:/dev/ttyS0", "via = 'gray'"), "gray"),
             (share("evdev:*", "via = 'scale(width=9)'"), "scale"),
+            (
+                share("evdev:Logitech*", ""),
+                "number 1 (evdev:Logitech*): `evdev:Logitech*`: a pattern without",
+            ),
             (share("exec:cat,frame=word", ""), "frame"),
             (share("pattern", "hub = 'copies'"), "hub"),
             (share("null", "listen = '192.0.2.1'"), "listening on 192.0.2.1:7845: Cannot assign"),

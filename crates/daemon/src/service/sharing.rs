@@ -216,8 +216,9 @@ impl Sharing {
     /// Withdraws missing devices, then offers new ones.
     pub(super) fn apply(&mut self, words: &[ShareWords], cx: &UnitContext, done: &mut Reloaded) {
         let (rules, mut fresh): (Vec<_>, Vec<_>) = words.iter().cloned().partition(hotplug::is_rule);
+        let new_rules: Vec<_> = rules.iter().filter(|rule| !self.rules.contains(rule)).cloned().collect();
         done.unchanged += rules.iter().filter(|rule| self.rules.contains(rule)).count();
-        done.started += rules.iter().filter(|rule| !self.rules.contains(rule)).count();
+        done.started += new_rules.len();
         done.ended += self.rules.iter().filter(|rule| !rules.contains(rule)).count();
         self.rules = rules;
         let rules = &self.rules;
@@ -251,6 +252,9 @@ impl Sharing {
             done.started += 1;
         }
         self.look(cx);
+        for rule in self.unmatched().filter(|rule| new_rules.contains(rule)) {
+            (cx.emit)(Event::Waiting { device: rule.device.clone() });
+        }
         self.offer(cx, |device| device.waits() && device.retry.at.is_none());
         self.launch(cx);
     }
@@ -382,13 +386,17 @@ impl Sharing {
         }))
     }
 
-    /// Lists the rules without a device.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = String> {
+    /// Returns the rules without a device.
+    fn unmatched(&self) -> impl Iterator<Item = &ShareWords> {
         let has_device = |rule: &ShareWords| {
             self.devices.iter().any(|device| device.found.as_ref().is_some_and(|(own, _)| own == rule))
         };
-        let waiting = self.rules.iter().filter(move |rule| !has_device(rule));
-        waiting.map(|rule| format!("share {}: no such device is plugged in", rule.device))
+        self.rules.iter().filter(move |rule| !has_device(rule))
+    }
+
+    /// Describes the rules without a device.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = String> {
+        self.unmatched().map(|rule| format!("share {}: no such device is plugged in", rule.device))
     }
 
     /// Returns the time of the next retry.
