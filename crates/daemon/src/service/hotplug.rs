@@ -45,22 +45,35 @@ pub(super) struct Found {
     pub(super) name: String,
 }
 
-/// Lists the devices that match a rule now.
+/// Returns the class of a device, its target, and the options behind it with their comma.
+fn parts(device: &str) -> Option<(String, String, String)> {
+    let spec = registry::device_spec(device, Role::Device).ok()?;
+    let classed = registry::with_class(device, Role::Device);
+    let options = classed.strip_prefix(&format!("{}:{}", spec.class, spec.target)).unwrap_or_default();
+    Some((spec.class, spec.target, options.into()))
+}
+
+/// Returns whether two specs are of one device, with any options.
+pub(super) fn is_same_device(one: &str, other: &str) -> bool {
+    let address = |device| parts(device).map(|(class, target, _)| (class, target));
+    one == other || address(one).is_some_and(|one| Some(one) == address(other))
+}
+
+/// Lists the devices that match a rule now. They get its options.
 pub(super) fn find(rule: &ShareWords) -> Vec<Found> {
-    let device = registry::with_class(&rule.device, Role::Device);
-    let Some((class, pattern)) = device.split_once(':') else { return Vec::new() };
-    let Some(class) = registry::device_class(class) else { return Vec::new() };
+    let Some((class, pattern, options)) = parts(&rule.device) else { return Vec::new() };
+    let Some(class) = registry::device_class(&class) else { return Vec::new() };
     let suits = |listing: &Listing| {
         let target = listing.spec.split_once(':').map_or("", |(_, target)| target);
         let meant = match pattern.strip_prefix("name=") {
             Some(name) => is_like(name, &listing.summary) || is_like(name, title(&listing.summary)),
-            None => is_like(pattern, target),
+            None => is_like(&pattern, target),
         };
         meant && !listing.ours && listing.problem.is_none()
     };
     let found = |listing: Listing| Found {
         name: rule.name.clone().unwrap_or_else(|| name(&listing)),
-        spec: listing.spec,
+        spec: listing.spec + &options,
         summary: listing.summary,
     };
     class.list().into_iter().filter(suits).map(found).collect()
@@ -160,6 +173,16 @@ mod tests {
         {
             check(device).unwrap();
         }
+    }
+
+    #[test]
+    fn the_options_of_a_rule_are_no_part_of_its_pattern() {
+        let (class, pattern, options) = parts("evdev:name=Logitech*,grab=off").unwrap();
+        assert_eq!((&*class, &*pattern, &*options), ("evdev", "name=Logitech*", ",grab=off"));
+        let (class, pattern, options) = parts("/dev/ttyUSB*").unwrap();
+        assert_eq!((&*class, &*pattern, &*options), ("serial", "/dev/ttyUSB*", ""));
+        assert!(is_same_device("/dev/input/event3", "evdev:/dev/input/event3,grab=off"));
+        assert!(!is_same_device("evdev:/dev/input/event3", "evdev:/dev/input/event30"));
     }
 
     #[test]

@@ -291,7 +291,8 @@ impl Sharing {
                 is_used
             });
             for one in found {
-                if self.devices.iter().any(|device| device.words.device == one.spec) {
+                if self.devices.iter().any(|device| hotplug::is_same_device(&device.words.device, &one.spec))
+                {
                     continue;
                 }
                 let name = self.free_name(&one.name);
