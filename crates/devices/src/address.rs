@@ -4,6 +4,7 @@
 use crate::side::counterpart;
 use contract::{Role, nearest};
 use std::borrow::Cow;
+use std::path::Path;
 
 /// The class of a device, and the class of its stand-in, if the stand-in can have such an address.
 struct Classes {
@@ -296,6 +297,9 @@ fn path(path: &str, role: Role) -> String {
     let is_remote = !host.is_empty() && !host.starts_with('.') && path.matches('/').count() == 1;
     match role {
         Role::Application => format!("write `pty:{path}` for a serial port, or `file:{path}` for a file"),
+        Role::Device if path.starts_with("/dev/") && !Path::new(path).exists() => {
+            "there is no such device; `outboard devices` lists the devices".into()
+        }
         Role::Device if is_remote => format!(
             "write `file:{path}` for a file of this host; `outboard attach {path}` uses a device of the host `{host}`"
         ),
@@ -395,6 +399,9 @@ mod tests {
             ("/dev/sda", application, "write `nbd`"),
             ("disk:/dev/sda", device, "did you mean `block:/dev/sda`?"),
             ("/dev/input/js0", device, "/dev/input/event"),
+            ("/dev/input/evnt3", device, "there is no such device; `outboard devices` lists the devices"),
+            ("/dev/null", device, "write `file:/dev/null`"),
+            ("/dev/nothing", application, "write `pty:/dev/nothing`"),
             ("vnc://studio:5901", device, "write `rfb:studio:5901`"),
             ("localhost:5901", device, "write `rfb:localhost:5901`"),
             (":5900", application, "write `rfb:5900`"),
