@@ -149,8 +149,20 @@ pub(super) fn sinks(target: &str) -> Vec<PathBuf> {
     output_nodes(target).into_iter().flatten().map(|node| node.path).collect()
 }
 
+/// Returns the advice for a path without a node: the command that makes it.
+fn missing_loopback(path: &str) -> String {
+    let number = path.strip_prefix("/dev/video").filter(|number| number.parse::<u32>().is_ok());
+    let number = number.map(|number| format!(" video_nr={number}")).unwrap_or_default();
+    format!(
+        "there is no such node: sudo modprobe v4l2loopback{number} exclusive_caps=1; Debian: apt install v4l2loopback-dkms"
+    )
+}
+
 /// Returns the output node of a target; the first unused node of v4l2loopback if the target is empty.
 pub(super) fn sink(target: &str) -> Result<Node, DeviceError> {
+    if target.starts_with('/') && !Path::new(target).exists() {
+        return Err(os(format!("opening {target}"), Errno::NOENT, Some(&missing_loopback(target))));
+    }
     if let Some(node) = output_nodes(target)?.next() {
         return Ok(node);
     }
@@ -163,4 +175,20 @@ pub(super) fn sink(target: &str) -> Result<Node, DeviceError> {
             false => "it takes no pictures: it is a camera, or another program already writes to it".into(),
         },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_for_a_missing_node_depends_on_the_side() {
+        let problem =
+            |result: Result<Node, DeviceError>| result.err().map(|error| error.to_string()).unwrap();
+        let path = "/dev/video4711";
+        assert!(problem(camera(path)).contains("it is not plugged in"));
+        let problem = problem(sink(path));
+        assert!(problem.contains("sudo modprobe v4l2loopback video_nr=4711 exclusive_caps=1"), "{problem}");
+        assert!(!missing_loopback("/dev/v4l/by-id/x").contains("video_nr"));
+    }
 }
