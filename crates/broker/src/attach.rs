@@ -8,6 +8,7 @@ mod handover;
 mod kind;
 mod making;
 mod redial;
+mod start;
 mod transport_choice;
 
 use crate::agree::{self, OtherHost};
@@ -22,8 +23,7 @@ use flow::drain::{self, Drain};
 use flow::fair::Processor;
 use flow::nodes::Claim;
 use flow::types::{FlowPlan, Notice};
-use hosts::dial::{Dialling, Expected, Over, Patience, greet, is_here};
-use hosts::place::{Confirm, record_place};
+use hosts::dial::{Dialling, Expected, Over, Patience, SHARE, greet, is_here};
 use hosts::ways::Ways;
 use hub::application::{ApplicationChoice, make_node};
 use making::Making;
@@ -183,6 +183,8 @@ impl Driver<AttachedDevice> {
 pub struct ApplicationHost {
     /// The device host as the user wrote it.
     target: Target,
+    /// The command that should listen there, for the error of the first connection.
+    listener: &'static str,
     address: SocketAddr,
     /// The part that both roles have.
     common: PeerSession<AttachedDevice>,
@@ -213,34 +215,6 @@ pub struct ApplicationHost {
 }
 
 impl ApplicationHost {
-    /// Connects to the device host and requests the devices. An address that is not on record is refused.
-    pub fn start(request: AttachRequest) -> Result<ApplicationHost, ServiceError> {
-        ApplicationHost::start_with(request, &mut |_, _, _| false)
-    }
-
-    /// Does the same as [`ApplicationHost::start`]; `confirm` decides about an address that is not on record.
-    pub fn start_with(
-        request: AttachRequest,
-        confirm: &mut Confirm<'_>,
-    ) -> Result<ApplicationHost, ServiceError> {
-        let known = request.trust.clone().map(Known::new).transpose()?;
-        let mut application_host = ApplicationHost::new(request, known)?;
-        application_host.connect_expected(confirm)?;
-        application_host.claim_nodes()?;
-        Ok(application_host)
-    }
-
-    /// Claims the nodes whose names are known.
-    fn claim_nodes(&mut self) -> Result<(), ServiceError> {
-        for driver in self.common.drivers.values_mut() {
-            let Some(choice) = driver.own.application.take() else { continue };
-            let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
-            let (choice, claim) = choice.claim(service)?;
-            (driver.own.application, driver.own.claim) = (Some(choice), claim);
-        }
-        Ok(())
-    }
-
     /// Creates a host without a connection.
     fn new(request: AttachRequest, known: Option<Known>) -> Result<ApplicationHost, ServiceError> {
         let target = Target { peer: request.peer, address: request.address };
@@ -279,6 +253,7 @@ impl ApplicationHost {
         }
         Ok(ApplicationHost {
             target,
+            listener: SHARE,
             // The first connection sets it.
             address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             common,
@@ -299,27 +274,6 @@ impl ApplicationHost {
             redial: None,
             redial_at: Time::ZERO,
         })
-    }
-
-    /// Makes the first connection, and records a place that the user confirmed or that names its peer.
-    fn connect_expected(&mut self, confirm: &mut Confirm<'_>) -> Result<(), ServiceError> {
-        let mut connected = self.reach();
-        if let (Err(ServiceError::UnrecordedPlace { address, peer, fingerprint }), Some(known)) =
-            (&connected, &mut self.known)
-            && confirm(address, peer, fingerprint)
-        {
-            let key = known.peers().required(peer)?.key;
-            known.record(&key, address)?;
-            connected = self.reach();
-        }
-        let ((), route) = connected?;
-        if let (Some(known), Some(key)) = (&mut self.known, &self.key)
-            && let Err(error) = record_place(known, &self.target, route, (key, self.address))
-        {
-            // Only a later search for the peer uses the record.
-            self.choice.events.push(Event::Warning { problem: error.to_string() });
-        }
-        Ok(())
     }
 
     /// Serves until all flows have ended or `stop` is raised.
@@ -526,7 +480,7 @@ impl ApplicationHost {
             (None, true) => Over::Quic,
             (_, false) => Over::Tcp,
         };
-        let (stream, welcomed) = greet(self.address, over, &expected, &handshake, patience)?;
+        let (stream, welcomed) = greet(self.address, over, &expected, &handshake, patience, self.listener)?;
         self.continue_on(stream, &welcomed)
     }
 

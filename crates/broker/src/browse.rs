@@ -2,7 +2,7 @@
 
 use crate::control_link::ControlLink;
 use contract::ServiceError;
-use hosts::dial::{Expected, Over, Patience, greet, is_here};
+use hosts::dial::{Expected, Over, Patience, SHARE, greet, is_here};
 use hosts::place::{Confirm, Route, reach, record_place};
 use modules::now;
 use serde::Serialize;
@@ -122,7 +122,8 @@ fn connect(
                 Some(known) => Expected::Known(&known.trust, &check),
             };
             let patience = Patience { connect: PATIENCE, step: PATIENCE };
-            last = greet(peer, Over::Tcp, &expected, handshake, patience).map(|(stream, _)| (stream, peer));
+            let greeted = greet(peer, Over::Tcp, &expected, handshake, patience, SHARE);
+            last = greeted.map(|(stream, _)| (stream, peer));
             if !matches!(last, Err(ServiceError::Unreachable(_))) {
                 break;
             }

@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::Value;
+use std::io::{Read, Write};
 use support::{Scratch, Service, outboard, outboard_fed};
 
 const BYTES: usize = 3_000_000;
@@ -141,6 +142,26 @@ fn an_unreachable_host_is_reported_with_advice() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let from = format!("{nobody}/x");
     outboard(&["attach", &from, "--as", "null"]).refused(1, &["cannot be reached", "outboard share"]);
+}
+
+#[test]
+fn another_program_at_the_address_is_recognized() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let from = format!("tcp://{}/x", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut socket = socket.unwrap();
+            socket.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n").unwrap();
+            // Until the other side closes.
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+    });
+    for more in [&[][..], &["--insecure"]] {
+        outboard(&[&["attach", &from, "--as", "null"], more].concat()).refused(
+            1,
+            &["it does not speak Outboard: ", "another program listens there", "`outboard share`"],
+        );
+    }
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn the_other_host_makes_the_messages() {
     outboard(&[&words[..], &["--message-size", "1KiB"]].concat()).refused(2, &["--message-size", "--listen"]);
     terminate(&other);
     assert_eq!(other.wait().unwrap().code(), Some(0));
+    outboard(&words).refused(1, &["nothing listens there: is `outboard whatif --listen` running?"]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+use sys::address::interface_advice;
 use sys::poller::Poller;
 use trust::channel::{ControlStream, SecureStream};
 use trust::quic_stream::{QuicStream, QuicTrust};
@@ -69,21 +70,20 @@ pub enum Over {
     Connected(Box<QuicStream>),
 }
 
-/// Connects to a device host and opens or resumes a session. Blocks for as long as `patience` allows.
+/// The command that usually listens at the address of [`greet`].
+pub const SHARE: &str = "outboard share";
+
+/// Connects to a device host and opens or resumes a session. Blocks for as long as `patience` allows. `listener` is the
+/// command that should listen there, for an error.
 pub fn greet(
     peer: SocketAddr,
     over: Over,
     expected: &Expected<'_>,
     handshake: &Handshake,
     patience: Patience,
+    listener: &str,
 ) -> Result<(ControlStream, Welcomed), ServiceError> {
-    let unreachable = |error: io::Error| {
-        let advice = match error.kind() {
-            io::ErrorKind::ConnectionRefused => "nothing listens there: is `outboard share` running?",
-            _ => "is the host up and reachable?",
-        };
-        ServiceError::Unreachable(format!("{peer} cannot be reached: {error} ({advice})"))
-    };
+    let unreachable = |error: io::Error| ServiceError::Unreachable(unreachable(peer, &error, listener));
     let refused = |error: String| ServiceError::Peer(format!("{peer}: {error}"));
     // The sender of this error is not authenticated: the expected host may still answer a later attempt.
     let unknown = |error: String| ServiceError::Unreachable(format!("{peer}: {error}"));
@@ -123,11 +123,29 @@ pub fn greet(
     };
     let answer = answer.map_err(|error| match expected {
         // The address may belong to another host now, which does not end the session with the expected one.
-        Expected::Anyone => unknown(error.to_string()),
+        Expected::Anyone => unknown(foreign(&error)),
         Expected::Known(..) => refused(error.to_string()),
     })?;
     let welcomed = handshake.handle(answer).map_err(|error| refused(error.to_string()))?;
     Ok((stream, welcomed))
+}
+
+/// Describes a failed connection, with its remedy.
+fn unreachable(peer: SocketAddr, error: &io::Error, listener: &str) -> String {
+    let advice = match (error.kind(), interface_advice(peer)) {
+        (io::ErrorKind::ConnectionRefused, _) => format!("nothing listens there: is `{listener}` running?"),
+        (io::ErrorKind::InvalidInput, Some(advice)) => advice.into(),
+        _ => "is the host up and reachable?".into(),
+    };
+    format!("{peer} cannot be reached: {error} ({advice})")
+}
+
+/// Describes an answer of another program.
+fn foreign(error: &impl std::fmt::Display) -> String {
+    format!(
+        "it does not speak Outboard: {error} (another program listens there: write HOST:PORT with the port that \
+         `{SHARE}` shows)"
+    )
 }
 
 /// A connected stream with the peer's key, if it has shown one; or the message of a peer that refuses.
@@ -145,7 +163,10 @@ fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) ->
     socket.write_all(&Preamble::SecureControl.emit())?;
     let plain = socket.try_clone()?;
     let mut secure = SecureStream::connect(socket, trust)?;
-    let shaken = shake_hands(&mut secure, plain, Instant::now() + patience.step * HANDSHAKE_STEPS)?;
+    let shaken = match shake_hands(&mut secure, plain, Instant::now() + patience.step * HANDSHAKE_STEPS) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(foreign(&error)),
+        shaken => shaken?,
+    };
     Ok(shaken.map(|key| (ControlStream::Secure(Box::new(secure)), Some(key))))
 }
 
@@ -405,6 +426,26 @@ pub fn is_here(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_connection_is_described_with_its_remedy() {
+        let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 7845));
+        let linked: SocketAddr = "[fe80::1]:7845".parse().unwrap();
+        for (peer, kind, says) in [
+            (
+                local,
+                io::ErrorKind::ConnectionRefused,
+                "nothing listens there: is `outboard whatif --listen` running?",
+            ),
+            (local, io::ErrorKind::TimedOut, "(is the host up and reachable?)"),
+            (local, io::ErrorKind::InvalidInput, "(is the host up and reachable?)"),
+            (linked, io::ErrorKind::InvalidInput, "write [fe80::1%eth0]; `ip link` lists the interfaces)"),
+            (linked, io::ErrorKind::TimedOut, "(is the host up and reachable?)"),
+        ] {
+            let text = unreachable(peer, &kind.into(), "outboard whatif --listen");
+            assert!(text.contains(says), "{kind}: {text}");
+        }
+    }
 
     #[test]
     fn a_host_has_its_own_addresses_and_not_those_of_others() {

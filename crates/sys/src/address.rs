@@ -34,6 +34,16 @@ pub fn is_bare_v6(host: &str) -> bool {
     address.parse::<std::net::Ipv6Addr>().is_ok()
 }
 
+/// Returns the remedy for a link-local address without its interface, to which nothing can connect.
+pub fn interface_advice(address: SocketAddr) -> Option<&'static str> {
+    match address {
+        SocketAddr::V6(address) if address.ip().is_unicast_link_local() && address.scope_id() == 0 => Some(
+            "an address that begins with fe80 needs the interface: write [fe80::1%eth0]; `ip link` lists the interfaces",
+        ),
+        _ => None,
+    }
+}
+
 /// The name of this host, for users.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

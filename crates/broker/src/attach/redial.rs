@@ -6,7 +6,7 @@
 use super::{ApplicationHost, CONNECT_TIMEOUT};
 use contract::ServiceError;
 use contract::Time;
-use hosts::dial::{Expected, Over, Patience, greet};
+use hosts::dial::{Expected, Over, Patience, SHARE, greet};
 use modules::TransportPlan;
 use modules::now;
 use session::{Handshake, Welcomed};
@@ -112,7 +112,7 @@ impl Search {
             Some((trust, _)) => Expected::Known(trust, &check),
         };
         let over = if transport.is_quic() { Over::Quic } else { Over::Tcp };
-        greet(self.peer, over, &expected, &handshake, self.patience)
+        greet(self.peer, over, &expected, &handshake, self.patience, SHARE)
     }
 
     fn found(

@@ -32,6 +32,8 @@ use sys::stop::Stop;
 
 /// The name of the device.
 const DEVICE: &str = "whatif";
+/// The command of the other host.
+const LISTENER: &str = "outboard whatif --listen";
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// The start of a run that does not count: both halves learn the times of their work, and the link finds its rate.
 const SETTLING: Duration = Duration::from_millis(700);
@@ -293,7 +295,9 @@ impl Bench {
         };
         let stop = Stop::new()?;
         // If it refuses or fails, it ends, and that stops the wait.
-        let host = spawn(&stop, move |stop| ApplicationHost::start(request)?.run(stop, &mut |_| ()))?;
+        let host = spawn(&stop, move |stop| {
+            ApplicationHost::start_towards(request, LISTENER)?.run(stop, &mut |_| ())
+        })?;
         // Waits for this time and this many messages.
         let wait = |time: Duration, messages: u64| {
             let counts = || (count.get(), self.sender.as_ref().map(Count::get));

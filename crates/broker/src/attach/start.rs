@@ -1,0 +1,72 @@
+//! The start of an application host: its first connection, and the claims to its nodes.
+
+use super::{ApplicationHost, AttachRequest, service};
+use crate::events::Event;
+use contract::ServiceError;
+use hosts::place::{Confirm, record_place};
+use trust::Known;
+
+impl ApplicationHost {
+    /// Connects to the device host and requests the devices. An address that is not on record is refused.
+    pub fn start(request: AttachRequest) -> Result<ApplicationHost, ServiceError> {
+        ApplicationHost::start_with(request, &mut |_, _, _| false)
+    }
+
+    /// Does the same as [`ApplicationHost::start`]; `confirm` decides about an address that is not on record.
+    pub fn start_with(
+        request: AttachRequest,
+        confirm: &mut Confirm<'_>,
+    ) -> Result<ApplicationHost, ServiceError> {
+        let known = request.trust.clone().map(Known::new).transpose()?;
+        ApplicationHost::new(request, known)?.connected(confirm)
+    }
+
+    /// Does the same as [`ApplicationHost::start`] with a device host that another command than `outboard share` runs.
+    pub fn start_towards(
+        request: AttachRequest,
+        listener: &'static str,
+    ) -> Result<ApplicationHost, ServiceError> {
+        let known = request.trust.clone().map(Known::new).transpose()?;
+        let mut application_host = ApplicationHost::new(request, known)?;
+        application_host.listener = listener;
+        application_host.connected(&mut |_, _, _| false)
+    }
+
+    fn connected(mut self, confirm: &mut Confirm<'_>) -> Result<ApplicationHost, ServiceError> {
+        self.connect_expected(confirm)?;
+        self.claim_nodes()?;
+        Ok(self)
+    }
+
+    /// Claims the nodes whose names are known.
+    fn claim_nodes(&mut self) -> Result<(), ServiceError> {
+        for driver in self.common.drivers.values_mut() {
+            let Some(choice) = driver.own.application.take() else { continue };
+            let service = service(self.known.as_ref(), self.key.as_ref(), &self.target, &driver.name);
+            let (choice, claim) = choice.claim(service)?;
+            (driver.own.application, driver.own.claim) = (Some(choice), claim);
+        }
+        Ok(())
+    }
+
+    /// Makes the first connection, and records a place that the user confirmed or that names its peer.
+    fn connect_expected(&mut self, confirm: &mut Confirm<'_>) -> Result<(), ServiceError> {
+        let mut connected = self.reach();
+        if let (Err(ServiceError::UnrecordedPlace { address, peer, fingerprint }), Some(known)) =
+            (&connected, &mut self.known)
+            && confirm(address, peer, fingerprint)
+        {
+            let key = known.peers().required(peer)?.key;
+            known.record(&key, address)?;
+            connected = self.reach();
+        }
+        let ((), route) = connected?;
+        if let (Some(known), Some(key)) = (&mut self.known, &self.key)
+            && let Err(error) = record_place(known, &self.target, route, (key, self.address))
+        {
+            // Only a later search for the peer uses the record.
+            self.choice.events.push(Event::Warning { problem: error.to_string() });
+        }
+        Ok(())
+    }
+}
