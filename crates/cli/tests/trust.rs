@@ -159,7 +159,8 @@ fn a_code_takes_three_wrong_guesses_and_no_more() {
     let last = if code.ends_with('7') { "8" } else { "7" };
     let guess = format!("{}{last}@{place}", &code[..code.len() - 1]);
     for left in [2, 1, 0] {
-        b.says(&["pair", &guess]).refused_with(1, "the code is wrong");
+        b.says(&["pair", &guess])
+            .refused_with(1, "the code is wrong: type the code that `outboard pair` shows there");
         assert_eq!(shown.wait("wrong-guess")["guesses_left"], left);
     }
     assert_eq!(end_of(shown), Some(1));
@@ -180,7 +181,7 @@ fn a_code_is_read_from_standard_input() {
         child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
         end(child, "pair")
     };
-    typed("").refused_with(2, "is no code");
+    typed("").refused_with(2, "an empty line is no code: it has 8 digits");
     typed("12-34\n").refused_with(2, "is no code");
     typed(&format!("{code}\n")).done();
     shown.wait("paired");

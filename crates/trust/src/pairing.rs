@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use sys::address::host_name;
+use sys::address::{host_name, interface_advice};
 use sys::listening::{bind_tcp, canonical};
 use sys::poller::Poller;
 use sys::stop::Stop;
@@ -43,6 +43,11 @@ const CODE_DIGITS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for a whole connection.
 const VISIT: Duration = Duration::from_secs(30);
+/// Refusals by the host that shows the code.
+const WRONG: &str = "the code is wrong";
+const VOID: &str = "the code is void";
+/// Advice for a connection that fails for no better known reason.
+const UNREACHABLE: &str = "is the host up, and does the network lead there?";
 const EXPORTER: &[u8] = b"EXPORTER-outboard-pairing";
 
 /// Reasons for a failed pairing.
@@ -50,7 +55,7 @@ const EXPORTER: &[u8] = b"EXPORTER-outboard-pairing";
 #[non_exhaustive]
 pub enum PairError {
     /// The typed text is not a code.
-    #[error("`{0}` is no code: it has {CODE_DIGITS} digits, such as 1234-5678")]
+    #[error("{} is no code: it has {CODE_DIGITS} digits, such as 1234-5678", quoted(.0))]
     Code(String),
     /// The other host did not prove the code.
     #[error("{0}")]
@@ -73,6 +78,10 @@ pub enum PairError {
     /// The files of this host cannot be read or written.
     #[error("{0}")]
     Trust(#[from] ServiceError),
+}
+
+fn quoted(typed: &str) -> String {
+    if typed.is_empty() { "an empty line".into() } else { format!("`{typed}`") }
 }
 
 /// A host that has just been paired.
@@ -382,14 +391,14 @@ impl Host {
         let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
         if *tries == 0 {
             drop(tries);
-            return say(&mut stream, &refuse("the code is void")).map(|()| None);
+            return say(&mut stream, &refuse(VOID)).map(|()| None);
         }
         *tries -= 1;
         let keys = exchange.finish(&theirs);
         let right = keys.filter(|[_, types]| hmac::verify(types, host.as_bytes(), &proof).is_ok());
         let Some([shows, _]) = right else {
             drop(tries);
-            let _ = say(&mut stream, &refuse("the code is wrong"));
+            let _ = say(&mut stream, &refuse(WRONG));
             return Ok(Some(Visit::Wrong));
         };
         *tries = 0;
@@ -409,6 +418,15 @@ impl Host {
     }
 }
 
+/// Returns the remedy for a refusal by the other host.
+fn remedy(reason: &str) -> &'static str {
+    match reason {
+        WRONG => ": type the code that `outboard pair` shows there (three wrong ones end it)",
+        VOID => ": run `outboard pair` there again",
+        _ => "",
+    }
+}
+
 /// Completes a pairing with the host at `address`, which shows `code`. `host` is the address as the user
 /// typed it, without the port. The other host gets `name`, or the name that it claims.
 pub fn join(
@@ -425,7 +443,8 @@ pub fn join(
             io::ErrorKind::InvalidData => {
                 "another program listens there: type the command with the port that `outboard pair` shows"
             }
-            _ => "is the host up, and does the network lead there?",
+            io::ErrorKind::InvalidInput => interface_advice(address).unwrap_or(UNREACHABLE),
+            _ => UNREACHABLE,
         };
         PairError::Unreachable(format!("{address}: {error} ({advice})"))
     };
@@ -443,7 +462,8 @@ pub fn join(
     }
     let exchange = Exchange::begin(code, Place::Types, &trust.key(), &stream).map_err(unreachable)?;
     say(&mut stream, &Pairing::Begin { share: exchange.share }).map_err(unreachable)?;
-    let refused = |reason: String| PairError::Refused(format!("{address} refused: {reason}"));
+    let refused =
+        |reason: String| PairError::Refused(format!("{address} refused: {reason}{}", remedy(&reason)));
     let theirs = match hear(&mut stream, until).map_err(unreachable)? {
         Pairing::Share { share } => share,
         Pairing::Refused { reason } => return Err(refused(reason)),
@@ -465,5 +485,19 @@ pub fn join(
         }
         Pairing::Refused { reason } => Err(refused(reason)),
         _ => Err(broken()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_code_has_a_remedy() {
+        assert!(remedy(WRONG).contains("type the code that `outboard pair` shows there"));
+        assert!(remedy(VOID).contains("run `outboard pair` there again"));
+        assert_eq!(remedy("this host could not save the pairing"), "");
+        let empty = Code::parse("").unwrap_err().to_string();
+        assert_eq!(empty, "an empty line is no code: it has 8 digits, such as 1234-5678");
     }
 }
