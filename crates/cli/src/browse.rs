@@ -7,7 +7,7 @@ use crate::output::{Failure, one_line, print, print_json, print_json_lines};
 use crate::services::stop_on_signals;
 use broker::{Offered, browse, parse_target};
 use hosts::discovery;
-use hosts::place::check_peer;
+use hosts::place::{WRONG_PORT, check_peer, has_wrong_port};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
@@ -49,6 +49,9 @@ fn wrong_host(text: &str) -> String {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let host = rest.split('/').next().filter(|host| parse_target(host).is_some());
     match host {
+        None if has_wrong_port(rest) => {
+            format!("`{text}` is no host: {WRONG_PORT}; write [PEER@]HOST[:PORT]")
+        }
         Some(host) => format!("`{text}` is no host: `outboard devices {host}` lists the devices of a host"),
         None => format!("`{text}` is no host: write [PEER@]HOST[:PORT]"),
     }

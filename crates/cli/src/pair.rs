@@ -8,7 +8,7 @@ use crate::services::stop_on_signals;
 use broker::console::{PATIENCE, PeerStatus, Status, survey};
 use broker::{DEFAULT_PORT, with_port};
 use contract::ServiceError;
-use hosts::place::listen_address;
+use hosts::place::{WRONG_PORT, has_wrong_port, listen_address};
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 use serde::Serialize;
@@ -147,6 +147,9 @@ fn complete(trust: &Trust, with: &str, name: Option<&str>) -> Result<Paired, Fai
             )));
         }
     };
+    if has_wrong_port(place) {
+        return Err(Failure::Usage(format!("`{place}`: {WRONG_PORT}; write CODE@HOST[:PORT]")));
+    }
     let address = with_port(place);
     let host = sys::address::host_of(&address);
     let mut last = None;

@@ -34,6 +34,14 @@ fn wrong_usage_exits_with_2_and_a_suggestion() {
     let twice = ["--silence", "1s", "--limit", "keep=9s,silence=2s"];
     refused(&[&["share", "pattern"], &twice[..]].concat(), &["`--silence`", "`--limit silence=`"]);
     refused(&["share", "pattern", "--limit", "sessions=0"], &["`0` is not a value of `sessions`"]);
+    for (command, form) in [
+        (&["pair", "1234-5678@127.0.0.1:99999"][..], "write CODE@HOST[:PORT]"),
+        (&["devices", "127.0.0.1:99999"], "write [PEER@]HOST[:PORT]"),
+        (&["attach", "127.0.0.1:99999/x"], "HOST[:PORT]/NAME"),
+        (&["whatif", "127.0.0.1:99999", "--via", "encrypt"], "write HOST[:PORT]"),
+    ] {
+        refused(command, &["`127.0.0.1:99999", "a port is a number below 65536; ", form]);
+    }
     refused(&["attach", "host"], &["`host` does not name a device of a host"]);
     refused(&["attach", "a/x", "b/y", "--as", "null"], &["give one for each, or none"]);
     refused(&["attach", "a/x", "--as", "stdin"], &["stdin cannot be attached"]);

@@ -1,6 +1,7 @@
 //! Texts that users write for `attach` in place of HOST/NAME, and the text to write.
 
 use contract::{Role, ServiceError};
+use hosts::place::{WRONG_PORT, has_wrong_port};
 use modules::registry;
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -38,7 +39,9 @@ fn advice(text: &str) -> String {
     if text.starts_with(['/', '.', '~']) {
         return format!("write {FORM}, and the application after `--as`, such as `--as pty:{text}`");
     }
+    let place = text.split_once("://").map_or(text, |(_, rest)| rest).split('/').next().unwrap_or_default();
     match host.split_once(':') {
+        _ if has_wrong_port(place) => format!("{WRONG_PORT}; write {FORM}"),
         _ if host.is_empty() || host.ends_with(':') || host.contains(['/', '@', '[']) => {
             format!("write {FORM}")
         }
@@ -60,6 +63,8 @@ mod tests {
             ("studio/", "write studio/NAME"),
             ("10.0.0.5:7846", "write 10.0.0.5:7846/NAME"),
             ("studio:plc", "write studio/plc"),
+            ("10.0.0.5:99999", "a port is a number below 65536; write [TRANSPORT://]"),
+            ("tcp://studio@[::1]:99999/plc", "a port is a number below 65536"),
             ("/dev/ttyUSB0", "`outboard share /dev/ttyUSB0`"),
             ("serial:/dev/ttyUSB0", "`outboard share serial:/dev/ttyUSB0`"),
             (":0", "`outboard share :0`"),

@@ -49,6 +49,19 @@ pub fn with_port(host: &str) -> String {
     }
 }
 
+/// The problem of a host for which [`has_wrong_port`] is true.
+pub const WRONG_PORT: &str = "a port is a number below 65536";
+
+/// Returns true if `host` ends with a number that is no port.
+pub fn has_wrong_port(host: &str) -> bool {
+    let end = host.rsplit_once(':').filter(|_| !is_bare_v6(host)).map(|(_, end)| end);
+    end.is_some_and(|end| is_number(end) && end.parse::<u16>().is_err())
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Parses `[PEER@]HOST[:PORT]`. `None` if the peer or the host is missing, or the host has another form.
 pub fn parse_target(text: &str) -> Option<Target> {
     let (peer, host) = text.rsplit_once('@').map_or((None, text), |(peer, host)| (Some(peer), host));
@@ -203,16 +216,14 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
             "cannot listen on `{text}`: {why}; write [TRANSPORT://]ADDRESS[:PORT] or a port"
         ))
     };
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let port = host.strip_prefix(':').unwrap_or(host);
     // The resolver would take a number for an IPv4 address (inet_aton(3)).
     if is_number(port) {
-        let port: u16 = port.parse().map_err(|_| wrong("a port is a number below 65536"))?;
+        let port: u16 = port.parse().map_err(|_| wrong(WRONG_PORT))?;
         return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
     }
-    let end = host.rsplit_once(':').filter(|_| !is_bare_v6(host)).map(|(_, end)| end);
-    if end.is_some_and(|end| is_number(end) && end.parse::<u16>().is_err()) {
-        return Err(wrong("a port is a number below 65536"));
+    if has_wrong_port(host) {
+        return Err(wrong(WRONG_PORT));
     }
     Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(&error.to_string()))?[0])
 }

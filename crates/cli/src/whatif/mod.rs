@@ -17,7 +17,7 @@ use broker::{
 };
 use contract::{Body, Format, OptionKind, OptionSpec, Partner, ServiceError, Value, local, parse_value};
 use ends::{Count, Repeater, counter};
-use hosts::place::listen_address;
+use hosts::place::{WRONG_PORT, has_wrong_port, listen_address};
 use hub::{ApplicationChoice, HubPolicy};
 use modules::{Pipelines, registry, transport_plan};
 use pipeline::{Origin, Pipeline};
@@ -93,6 +93,9 @@ fn ask(words: &arguments::Whatif, stop: &Stop) -> Result<(), Failure> {
 
     let (mut local, mut sender) = (None, None);
     let (host, address) = match &words.host {
+        Some(host) if has_wrong_port(host) => {
+            return Err(usage(format!("`{host}`: {WRONG_PORT}; write HOST[:PORT]")));
+        }
         Some(host) => (host.clone(), with_port(host)),
         None => {
             let host = share(ANY_PORT, message(words)?, sender.insert(Count::default()))?;
