@@ -309,6 +309,18 @@ fn pairs_and_frames_work_on_one_host() {
 }
 
 #[test]
+fn a_sink_that_takes_another_format_is_refused() {
+    let scratch = Scratch::new();
+    let socket = format!("nbd:{}", scratch.path("disk"));
+    let says =
+        "the sink: `nbd` takes the format `block`, and the source `pattern` sends `bytes`: write `stdout`";
+    outboard(&["connect", "pattern", &socket]).refused(2, &[says]);
+    outboard(&["connect", "pattern", "uinput"])
+        .refused(2, &["the sink: `uinput` copies a device of class `evdev`, and the source is `pattern`"]);
+    assert!(!std::path::Path::new(&scratch.path("disk")).exists());
+}
+
+#[test]
 fn a_failure_is_reported_with_its_cause() {
     let scratch = Scratch::new();
     let nowhere = format!("file:{}/none", scratch.path("no"));

@@ -17,7 +17,7 @@
 //!
 //! [`DeviceClass::nodes`]: contract::DeviceClass::nodes
 
-use contract::{Description, DeviceError, DeviceSpec, NodeName, Opened, Role};
+use contract::{Description, DeviceError, DeviceSpec, FlowDirection, Format, NodeName, Opened, Role};
 use modules::registry;
 use ring::digest::{SHA256, digest};
 use rustix::net::sockopt::socket_peercred;
@@ -76,6 +76,29 @@ pub fn open(
 ) -> Result<(Opened, Option<Claim>), DeviceError> {
     let (spec, claim) = claim_node(spec, claimant)?;
     Ok((registry::open(&spec, Role::Application, like)?, claim))
+}
+
+/// The reason why a node does not suit a device.
+pub enum Misfit {
+    /// The node copies devices of this class only.
+    Class(&'static str),
+    /// The node takes the first format, and the device sends the second.
+    Format(Format, Format),
+}
+
+/// Returns the reason why a node of the class `application` does not suit the device, if there is one.
+pub fn misfit(application: &str, device: &Description) -> Option<Misfit> {
+    let node = registry::device_class(application)?;
+    if let Some(copied) = node.copies().filter(|copied| *copied != device.class) {
+        return Some(Misfit::Class(copied));
+    }
+    let out = device.flows.iter().find(|flow| flow.direction == FlowDirection::DeviceToApplication)?;
+    node.takes().filter(|taken| *taken != out.format).map(|taken| Misfit::Format(taken, out.format.clone()))
+}
+
+/// Returns the class of node that suits the device.
+pub fn suitable(device: &Description) -> &'static str {
+    registry::device_class(&device.class).map_or("stdout", |class| class.application())
 }
 
 /// Claims the node of `spec`. Returns the spec with the claimed name.

@@ -9,7 +9,7 @@
 //! | `Drained` | the sink has accepted all output and finished it | `Finished` |
 
 use crate::chain_runner::{ChainRunner, build_chain};
-use crate::nodes::{self, Claim, Claimant, Conflict};
+use crate::nodes::{self, Claim, Claimant, Conflict, Misfit};
 use crate::types::Wake;
 use contract::ServiceError;
 use contract::{
@@ -76,7 +76,9 @@ pub fn connect(
     pipelines.check(&description.flows).map_err(ServiceError::Usage)?;
     let claimant =
         Claimant { service: format!("connect {source} {sink}"), conflict: Conflict::Refuse, yields: true };
-    let (node, claim) = nodes::open(&sink_spec, Some(&description), &claimant)?;
+    let (node_spec, claim) = nodes::claim_node(&sink_spec, &claimant)?;
+    check_sink(&sink_spec.class, &description)?;
+    let node = registry::open(&node_spec, Role::Application, Some(&description))?;
     let held = vec![Held::of(&opened)?, Held::of(&node)?];
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
@@ -86,6 +88,19 @@ pub fn connect(
         .with_claim(claim)
         .with_connector(connector, source_spec, description.clone())
         .run(stop)
+}
+
+/// Checks that a node of the class `sink` suits the source, which is open; the node is not.
+fn check_sink(sink: &str, source: &Description) -> Result<(), ServiceError> {
+    let Some(misfit) = nodes::misfit(sink, source) else { return Ok(()) };
+    let (class, suitable) = (&source.class, nodes::suitable(source));
+    let problem = match misfit {
+        Misfit::Class(copied) => format!("copies a device of class `{copied}`, and the source is `{class}`"),
+        Misfit::Format(taken, sent) => {
+            format!("takes the format `{taken}`, and the source `{class}` sends `{sent}`")
+        }
+    };
+    Err(ServiceError::Usage(format!("the sink: `{sink}` {problem}: write `{suitable}` in its place")))
 }
 
 /// Two partners on one host and the paths between them.

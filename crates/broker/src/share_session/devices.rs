@@ -6,7 +6,8 @@ use crate::agree::{self, OtherHost};
 use crate::events::Event;
 use crate::offers::{Offers, Shared};
 use crate::peer_session::Driver;
-use contract::{Description, FlowDirection, Role, Time};
+use contract::{Description, Role, Time};
+use flow::nodes::{Misfit, misfit, suitable};
 use modules::registry;
 use trust::keys::KeyShare;
 use wire::Control;
@@ -144,20 +145,14 @@ impl Session {
 
 /// Checks that a node of the class `application` suits the device, which is not open yet.
 fn check_application(application: &str, device: &Description) -> Result<(), String> {
-    let Some(node) = registry::device_class(application) else { return Ok(()) };
-    let class = &device.class;
-    let suitable = registry::device_class(class).map_or("stdout", |class| class.application());
-    if let Some(copied) = node.copies().filter(|copied| *copied != class.as_str()) {
-        return Err(format!(
+    let Some(misfit) = misfit(application, device) else { return Ok(()) };
+    let (class, suitable) = (&device.class, suitable(device));
+    Err(match misfit {
+        Misfit::Class(copied) => format!(
             "`{application}` copies a device of class `{copied}`, and this one is of class `{class}`: use `--as {suitable}`"
-        ));
-    }
-    let out = device.flows.iter().find(|flow| flow.direction == FlowDirection::DeviceToApplication);
-    match node.takes().zip(out).filter(|(taken, out)| *taken != out.format) {
-        None => Ok(()),
-        Some((taken, out)) => Err(format!(
-            "`{application}` takes the format `{taken}`, and this device of class `{class}` sends `{}`: use `--as {suitable}`",
-            out.format
-        )),
-    }
+        ),
+        Misfit::Format(taken, sent) => format!(
+            "`{application}` takes the format `{taken}`, and this device of class `{class}` sends `{sent}`: use `--as {suitable}`"
+        ),
+    })
 }
