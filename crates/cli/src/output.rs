@@ -9,6 +9,7 @@ use hub::{HubStats, JointStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,6 +44,17 @@ impl From<io::Error> for Failure {
             _ => Failure::Failed(error.to_string()),
         }
     }
+}
+
+/// Returns the failure of a file that cannot be written.
+pub(crate) fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    let advice = match (error.kind(), path.parent()) {
+        (io::ErrorKind::NotFound, Some(directory)) => {
+            format!(" (make the directory first: mkdir -p {})", directory.display())
+        }
+        _ => String::new(),
+    };
+    Failure::Failed(format!("writing {}: {error}{advice}", path.display()))
 }
 
 /// Prints a value as one line of JSON on standard output.

@@ -1,7 +1,7 @@
 //! `completions` and `man`: generated from the declaration of the command line.
 
 use crate::arguments::Arguments;
-use crate::output::{Failure, print};
+use crate::output::{Failure, print, unwritable};
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use std::path::Path;
@@ -22,8 +22,9 @@ pub(crate) fn man(directory: Option<&Path>) -> Result<(), Failure> {
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     sections(&command, "", &mut page)?;
     if let Some(directory) = directory {
-        clap_mangen::generate_to(Arguments::command(), directory)?;
-        return Ok(fs::write(directory.join("outboard.1"), page)?);
+        let file = directory.join("outboard.1");
+        let pages = clap_mangen::generate_to(Arguments::command(), directory);
+        return pages.and_then(|()| fs::write(&file, page)).map_err(|error| unwritable(&file, &error));
     }
     print(&String::from_utf8_lossy(&page))
 }

@@ -180,6 +180,17 @@ fn the_manual_and_the_completions_contain_every_command() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_named_at_once() {
+    let says = ["/nowhere/x", "mkdir -p /nowhere"];
+    outboard(&["man", "/nowhere/x"]).refused(1, &says);
+    outboard(&["trace", "--perfetto", "/nowhere/x/trace.json", "--seconds", "1e9"]).refused(1, &says);
+    let scratch = Scratch::new();
+    let file = scratch.path("trace.json");
+    outboard(&["trace", "--perfetto", &file, "--with", "/nowhere/x", "--seconds", "1e9"])
+        .refused(1, &says[..1]);
+}
+
+#[test]
 fn help_has_the_second_paragraph_of_a_command() {
     let paragraphs = [
         ("pair", "completes the pairing"),

@@ -32,6 +32,10 @@ pub(crate) fn trace(words: &Trace) -> Result<(), Failure> {
     if let Some(name) = &words.name {
         find(name)?;
     }
+    // A trace that cannot be written at its end would be lost.
+    if let Some(path) = &words.perfetto {
+        perfetto::check(path, words.with.as_deref())?;
+    }
     let mut tracer = Tracer {
         name: words.name.clone(),
         sample: words.sample,

@@ -5,7 +5,7 @@
 //! microseconds of this host's boot clock.
 
 use super::passage::{Passage, Path};
-use crate::output::Failure;
+use crate::output::{Failure, unwritable};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -22,6 +22,14 @@ const TRACKS_OF_FLOW: usize = 2 * TRACKS_MAX;
 const OTHER_HOST: i64 = 1 << 24;
 /// The category of whole messages.
 const MESSAGE: &str = "message";
+
+/// Checks that the file can be written, and that the other host's file `with` can be read.
+pub(super) fn check(file: &File, with: Option<&File>) -> Result<(), Failure> {
+    let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.map_err(|error| unwritable(file, &error))?;
+    let read = with.map_or(Ok(()), |with| fs::File::open(with).map(drop));
+    read.map_err(|error| Failure::Failed(format!("--with {}: {error}", with.unwrap_or(file).display())))
+}
 
 /// The content of the file.
 #[derive(Debug, Default)]
@@ -145,7 +153,7 @@ impl TraceFile {
             "otherData": { "clock": "CLOCK_BOOTTIME of this host", "offsets_ns": self.offsets },
         });
         let text = serde_json::to_vec(&trace).map_err(|error| failed(file, &error))?;
-        fs::write(file, text).map_err(|error| failed(file, &error))
+        fs::write(file, text).map_err(|error| unwritable(file, &error))
     }
 
     /// Converts the other host's events to this host's clock.
