@@ -188,6 +188,7 @@ fn invalid_command_lines_are_refused_with_advice() {
     refused("module nul", &["no pair, device or transport `nul`", "outboard modules"]);
     refused("module compress level=99", &["`compress`", "`level`", "outboard modules compress"]);
     refused("module compress zstd gzip", &["`gzip` is not an option of `compress`", "NAME=VALUE"]);
+    refused("module compress leve=3", &["there is no option `leve`; did you mean `level`?"]);
     refused("module null -r a -r b", &["1 port for -r, not 2"]);
     refused("module compress --format smoke", &["no format `smoke`"]);
     refused("module compress --listen", &["--listen does not apply to `compress`"]);

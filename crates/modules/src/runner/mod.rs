@@ -18,7 +18,7 @@ use crate::registry;
 use carrier::Carrier;
 use chain_end::ChainEnd;
 use contract::ServiceError;
-use contract::{FlowDirection, Format, Half, Options, Pair, Secret, Shape, Shared, Site, Stage};
+use contract::{FlowDirection, Format, Half, OptionKind, Options, Pair, Secret, Shape, Shared, Site, Stage};
 use control::Control;
 use links::shm::StageEnd;
 use reader::Reader;
@@ -346,15 +346,17 @@ fn check_ports(
     Ok(())
 }
 
-/// Splits `NAME=VALUE`; the first option may omit its name.
+/// Splits `NAME=VALUE`; the first option may omit its name, and contain `=` if it takes any text.
 fn parse_options(pair: &dyn Pair, options: &[String]) -> Result<Vec<(String, String)>, ServiceError> {
+    let is_text = pair.options().first().is_some_and(|spec| matches!(spec.kind, OptionKind::Text { .. }));
     let mut given = Vec::with_capacity(options.len());
     for (index, word) in options.iter().enumerate() {
         let known = |name: &str| pair.options().iter().any(|spec| spec.name == name);
         match (word.split_once('='), pair.options().first()) {
-            (Some((name, value)), _) if known(name) || index > 0 => given.push((name.into(), value.into())),
+            (Some((name, value)), _) if known(name) || index > 0 || !is_text => {
+                given.push((name.into(), value.into()))
+            }
             (_, Some(first)) if index == 0 => given.push((first.name.into(), word.clone())),
-            (Some((name, value)), None) => given.push((name.into(), value.into())),
             _ => {
                 return Err(ServiceError::Usage(format!(
                     "`{word}` is not an option of `{}`: write NAME=VALUE",
