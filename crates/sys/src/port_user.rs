@@ -1,4 +1,4 @@
-//! The process that listens on a port, for the error "Address already in use" (`proc_net_tcp`, `proc(5)`).
+//! Explains errors of `bind(2)`; "Address already in use" with the process that listens on the port (`proc_net_tcp`, `proc(5)`).
 
 use std::fmt;
 use std::fs;
@@ -9,6 +9,8 @@ use std::path::Path;
 /// The kernel's tables of sockets, and the state of a socket in each that holds its port.
 const TABLES: [(&str, &str); 4] =
     [("/proc/net/tcp", "0A"), ("/proc/net/tcp6", "0A"), ("/proc/net/udp", "07"), ("/proc/net/udp6", "07")];
+/// The first port that needs no permission.
+const UNPRIVILEGED_PORT: u16 = 1024;
 /// The longest command that is shown, in characters.
 const COMMAND_CHARS_MAX: usize = 120;
 
@@ -26,12 +28,24 @@ impl fmt::Display for PortUser {
     }
 }
 
-/// Adds the process that has the port to an error of `bind(2)`. The kernel tells a user about the user's own processes only, and
-/// root about all.
+/// Adds the remedy to an error of `bind(2)`, and the process that has the port. The kernel tells a user about the user's own
+/// processes only, and root about all.
 pub fn explain(address: SocketAddr, error: io::Error) -> io::Error {
-    if error.kind() != io::ErrorKind::AddrInUse {
-        return error;
-    }
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => return in_use(address, &error),
+        io::ErrorKind::PermissionDenied if address.port() < UNPRIVILEGED_PORT => {
+            "ports below 1024 need root: choose another"
+        }
+        // Without an address family, any address is not available.
+        io::ErrorKind::AddrNotAvailable if !address.ip().is_unspecified() => {
+            "not an address of this host: `ip address` lists them"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error} ({advice})"))
+}
+
+fn in_use(address: SocketAddr, error: &io::Error) -> io::Error {
     match find(address) {
         Some(user) => io::Error::new(
             error.kind(),
@@ -146,6 +160,23 @@ mod tests {
         assert_eq!(find(address).map(|user| user.process), Some(std::process::id() as i32));
         let other = explain(address, io::ErrorKind::PermissionDenied.into());
         assert_eq!(other.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_has_a_remedy() {
+        let explained = |address: &str, kind: io::ErrorKind| explain(address.parse().unwrap(), kind.into());
+        let denied = explained("127.0.0.1:80", io::ErrorKind::PermissionDenied);
+        assert!(denied.to_string().ends_with("(ports below 1024 need root: choose another)"), "{denied}");
+        let denied = explained("127.0.0.1:7845", io::ErrorKind::PermissionDenied);
+        assert!(!denied.to_string().contains("root"), "{denied}");
+        // RFC 5737: a documentation address that no host has.
+        let error = TcpListener::bind("192.0.2.1:7845").unwrap_err();
+        let error = explain("192.0.2.1:7845".parse().unwrap(), error);
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(
+            error.to_string().contains("(not an address of this host: `ip address` lists them)"),
+            "{error}"
+        );
     }
 
     #[test]
