@@ -86,7 +86,7 @@ install-program:
 	install -m 644 packaging/systemd/outboard.sysctl $(LIB)/sysctl.d/10-outboard.conf
 	install -m 644 packaging/systemd/60-outboard.rules $(LIB)/udev/rules.d
 	install -m 644 packaging/systemd/outboard.toml $(SHARE)/doc/outboard
-	packaging/pages $(SHARE)/doc/outboard
+	packaging/pages $(SHARE)/doc/outboard $(PREFIX)
 	install -d $(addsuffix /examples,$(addprefix $(SHARE)/outboard/sdk/,python c js))
 	install -m 644 sdk/python/outboard_module.py $(SHARE)/outboard/sdk/python
 	install -m 644 sdk/c/outboard_module.h $(SHARE)/outboard/sdk/c

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Scratch, outboard};
 
-/// Installs the program's files. `None`: a tool is missing, and the test is skipped.
-fn installed(scratch: &Scratch) -> Option<PathBuf> {
+/// Installs the program's files below `prefix`, and returns its `share`. `None`: a tool is missing, and the test is skipped.
+fn installed(scratch: &Scratch, prefix: &str) -> Option<PathBuf> {
     if !testkit::skip::has_program("make", "make") {
         return None;
     }
@@ -18,7 +18,7 @@ fn installed(scratch: &Scratch) -> Option<PathBuf> {
     let variables = [
         format!("PROGRAM={}", env!("CARGO_BIN_EXE_outboard")),
         format!("DESTDIR={destination}"),
-        "PREFIX=/usr".into(),
+        format!("PREFIX={prefix}"),
     ];
     let made = Command::new("make")
         .args(["--silent", "--no-print-directory", "install-program"])
@@ -27,7 +27,7 @@ fn installed(scratch: &Scratch) -> Option<PathBuf> {
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    Some(PathBuf::from(destination).join("usr/share"))
+    Some(PathBuf::from(destination + prefix).join("share"))
 }
 
 /// Returns all files below a directory.
@@ -47,7 +47,7 @@ fn links(page: &str) -> Vec<&str> {
 #[test]
 fn links_on_installed_pages_lead_to_installed_files() {
     let scratch = Scratch::new();
-    let Some(share) = installed(&scratch) else { return };
+    let Some(share) = installed(&scratch, "/usr") else { return };
     let mut pages = files(&share.join("doc/outboard"));
     pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut broken = BTreeSet::new();
@@ -71,9 +71,25 @@ fn links_on_installed_pages_lead_to_installed_files() {
 }
 
 #[test]
+fn commands_on_installed_pages_use_the_installed_sdks() {
+    for prefix in ["/usr", "/usr/local"] {
+        let scratch = Scratch::new();
+        let Some(share) = installed(&scratch, prefix) else { return };
+        let page = fs::read_to_string(share.join("doc/outboard/guide/modules.md")).unwrap();
+        let copied = page.lines().filter(|line| line.starts_with("cp ")).flat_map(|line| line.split(' '));
+        let sources: Vec<&str> = copied.filter(|path| path.contains("sdk/")).collect();
+        assert!(!sources.is_empty(), "{page}");
+        for path in sources {
+            let installed = path.strip_prefix(&format!("{prefix}/share/"));
+            assert!(installed.is_some_and(|path| share.join(path).exists()), "{prefix}: {path}");
+        }
+    }
+}
+
+#[test]
 fn every_command_has_an_installed_manual_page() {
     let scratch = Scratch::new();
-    let Some(share) = installed(&scratch) else { return };
+    let Some(share) = installed(&scratch, "/usr") else { return };
     let page = |name: &str| {
         let path = share.join(format!("man/man1/{name}.1"));
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
