@@ -444,7 +444,7 @@ pub(crate) struct Whatif {
     /// Runs of each setting, in turns; the median counts
     #[arg(long, default_value_t = 3)]
     pub(crate) rounds: usize,
-    /// Be the other host: share the messages without keys, to whoever asks, until Ctrl-C
+    /// Be the other host: share the messages without keys, to every host that connects, until Ctrl-C
     #[arg(long, value_name = "ADDRESS[:PORT]", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN)]
     pub(crate) listen: Option<String>,
     #[command(flatten)]

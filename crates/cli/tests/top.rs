@@ -56,7 +56,7 @@ fn top_fits_80_columns_and_uses_more() {
             for line in &lines {
                 assert!(line.chars().count() <= usize::from(columns), "{columns}: {line}");
             }
-            for word in ["FLOW", "WAY", "MSGS/S", "P50", "P99", "LOST", "DROPPED"].iter().chain(has) {
+            for word in ["FLOW", "DIR", "MSGS/S", "P50", "P99", "LOST", "DROPPED"].iter().chain(has) {
                 assert!(lines[0].contains(word), "{columns}: {word} is not in {}", lines[0]);
             }
             assert!(lines[1].starts_with("a sens") && lines[1].contains(" -> "), "{}", lines[1]);

@@ -92,7 +92,7 @@ impl Screen {
         }
         text.push_str(&format!(
             " {:<3}{:>8}{:>9}{:>10}{:>10}{:>7}{:>8}",
-            "WAY", "MSGS/S", "BYTES/S", "P50", "P99", "LOST", "DROPPED"
+            "DIR", "MSGS/S", "BYTES/S", "P50", "P99", "LOST", "DROPPED"
         ));
         if layout.has_store {
             text.push_str(&format!("{:>8}{:>9}", "RESENT", "UNACKED"));
