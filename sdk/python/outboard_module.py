@@ -220,7 +220,7 @@ def run(handler):
 
 
 def _place(error):
-    """Where an exception was raised: the last line of the program's own files, and not the whole traceback."""
+    """The place of an exception: the last line of the program's own files, and not the whole traceback."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     return " (%s, line %d, in %s)" % (os.path.basename(own[-1].filename), own[-1].lineno, own[-1].name) if own else ""
 

@@ -1,4 +1,4 @@
-"""What the journeys share: input devices (kernel), the two hosts and their programs (hosts), and what is asked of both."""
+"""Parts of every journey: input devices (kernel), the two hosts and their programs (hosts), and requests to both."""
 import time
 
 

@@ -24,7 +24,7 @@ def number(direction, letter, command, size):
 
 
 def ask(node, command, size):
-    """What an event node answers to EVIOCG...(size)."""
+    """The answer of an event node to EVIOCG...(size)."""
     buffer = bytearray(size)
     count = fcntl.ioctl(node, number(2, "E", command, size), buffer)
     return bytes(buffer[:count] if count else buffer)
@@ -160,7 +160,7 @@ class Node:
         return bits(ask(self.fd, 0x19, 8))
 
     def positions(self):
-        """Where the axes stand."""
+        """The positions of the axes."""
         axes = bits(ask(self.fd, 0x20 + EV_ABS, 8))
         return {code: struct.unpack("6i", ask(self.fd, 0x40 + code, 24))[0] for code in axes}
 
