@@ -19,6 +19,7 @@ use lib::{Direction, ValueOr};
 use std::io;
 use std::os::fd::AsRawFd;
 use sys::clock::boot_ns;
+use wire::formats::audio::FRAMES_MAX;
 
 /// The card of snd-aloop, and its device for Outboard.
 const LOOPBACK: (&str, u32) = ("Loopback", 1);
@@ -153,7 +154,7 @@ fn session(
     opened: &mut dyn FnMut(),
 ) -> lib::Result<()> {
     let mut playback = match plays {
-        true => Some((open(name, Direction::Playback)?, Player::new(end.memory.clone()))),
+        true => Some(Playback::open(name, end)?),
         false => None,
     };
     let mut capture = None;
@@ -174,8 +175,8 @@ fn session(
         }
         let control = pollfd { fd: end.control().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut waits = vec![control];
-        if let Some((pcm, _)) = &playback {
-            waits.extend(pcm.get()?);
+        if let Some(playback) = &playback {
+            waits.extend(playback.pcm.get()?);
         }
         if let Some((pcm, _)) = &capture {
             waits.extend(pcm.get()?);
@@ -187,8 +188,8 @@ fn session(
         if waits[0].revents != 0 && end.clear() == Other::Gone {
             return Ok(());
         }
-        if let Some((pcm, player)) = &mut playback {
-            play(pcm, player, end)?;
+        if let Some(playback) = &mut playback {
+            playback.play(end)?;
         }
         if let Some((pcm, recorder)) = &mut capture {
             record(pcm, recorder)?;
@@ -196,26 +197,46 @@ fn session(
     }
 }
 
-/// Writes as many quanta as the device has room for.
-fn play(pcm: &PCM, player: &mut Player, end: &ThreadEnd) -> lib::Result<()> {
-    let mut frames = [Frame::default(); QUANTUM_FRAMES as usize];
-    loop {
-        let room = match pcm.avail_update() {
-            Ok(room) => room,
-            Err(error) => {
-                end.memory.add(Word::Underruns, 1);
-                pcm.try_recover(error, true)?;
-                continue;
+/// A device that plays. It takes whole periods, which many devices have longer than Outboard asks for.
+struct Playback {
+    pcm: PCM,
+    period_frames: usize,
+    player: Player,
+    frames: Vec<Frame>,
+}
+
+impl Playback {
+    fn open(name: &str, end: &ThreadEnd) -> lib::Result<Playback> {
+        let pcm = open(name, Direction::Playback)?;
+        let (_, period) = pcm.get_params()?;
+        let period_frames = usize::try_from(period).unwrap_or(FRAMES_MAX).clamp(1, FRAMES_MAX);
+        let player = Player::new(end.memory.clone());
+        Ok(Playback { pcm, period_frames, player, frames: vec![Frame::default(); FRAMES_MAX] })
+    }
+
+    /// Writes as many periods as the device has room for, in one pull: the fill follows from all that the device takes at once.
+    fn play(&mut self, end: &ThreadEnd) -> lib::Result<()> {
+        let pcm = &self.pcm;
+        loop {
+            let room = match pcm.avail_update() {
+                Ok(room) => usize::try_from(room).unwrap_or(0).min(FRAMES_MAX),
+                Err(error) => {
+                    end.memory.add(Word::Underruns, 1);
+                    pcm.try_recover(error, true)?;
+                    continue;
+                }
+            };
+            let count = room - room % self.period_frames;
+            if count == 0 {
+                return check(pcm);
             }
-        };
-        if room < i64::from(QUANTUM_FRAMES) {
-            return check(pcm);
-        }
-        player.pull(&mut frames);
-        match pcm.io_i16()?.writei(frames.as_flattened()) {
-            Ok(_) => {}
-            Err(error) if error.errno() == libc::EAGAIN => return Ok(()),
-            Err(error) => pcm.try_recover(error, true)?,
+            let frames = &mut self.frames[..count];
+            self.player.pull(frames);
+            match pcm.io_i16()?.writei(frames.as_flattened()) {
+                Ok(_) => {}
+                Err(error) if error.errno() == libc::EAGAIN => return Ok(()),
+                Err(error) => pcm.try_recover(error, true)?,
+            }
         }
     }
 }

@@ -24,13 +24,25 @@ pub fn memory(bytes: &[u8]) {
     let Ok(memory) = Memory::create().and_then(Memory::map) else { return };
     let memory = Arc::new(memory);
     let (mut player, mut slots) = (Player::new(memory.clone()), SlotReader::new(memory.clone()));
-    let words = [Word::Written, Word::Read, Word::MessageFrames, Word::Recorded, Word::Taken, Word::IsWanted];
+    let words = [
+        Word::Written,
+        Word::Read,
+        Word::MessageFrames,
+        Word::Margin,
+        Word::Pull,
+        Word::Left,
+        Word::Recorded,
+        Word::Taken,
+        Word::IsWanted,
+    ];
     for step in bytes.as_chunks::<8>().0 {
         let value = u64::from_le_bytes(*step);
         memory.store(words[value as usize % words.len()], value >> 3);
+        let mut writer = RingWriter::new(memory.clone());
+        let _ = writer.fill();
         let mut frames = vec![Frame::default(); (value % 1024) as usize];
         player.pull(&mut frames);
         let _ = slots.next();
-        RingWriter::new(memory.clone()).write(value, frames);
+        writer.write(value, frames);
     }
 }

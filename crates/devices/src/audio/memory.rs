@@ -39,6 +39,10 @@ pub(super) enum Word {
     IsPlaying,
     /// Sound thread: the frames that are to stay in the ring after a pull; 0 before the first.
     Margin,
+    /// Sound thread: the frames of its last pull.
+    Pull,
+    /// Sound thread: the frames that stayed in the ring after the last pull that it played.
+    Left,
     /// Sound thread: times that the ring ran empty while it played.
     Underruns,
     /// Sound thread: frames that were skipped, because they came too late or too fast.

@@ -12,6 +12,8 @@
 //! The margin is one message. It rises by one message for each underrun that ends within 200 ms; a longer one is a pause of the
 //! source. Every 5 s, frames that were never needed in these 5 s are skipped, so a delay that a burst or a fast clock brought
 //! goes away again, and the margin falls with it. Frames that wait 50 ms longer than twice the margin are skipped at once.
+//!
+//! A pull may be longer than a message: its frames gather above the margin until it comes.
 
 use super::joint::Joint;
 use super::memory::{Memory, RING_FRAMES, Word};
@@ -99,8 +101,12 @@ impl Player {
             }
             State::Playing => self.play(frames, written),
         }
+        if self.state == State::Playing {
+            self.memory.store(Word::Left, written.wrapping_sub(self.read));
+        }
         self.memory.store(Word::Read, self.read);
         self.memory.store(Word::Margin, self.margin);
+        self.memory.store(Word::Pull, count);
         self.memory.store(Word::IsPlaying, (self.state == State::Playing).into());
     }
 

@@ -8,7 +8,8 @@ use super::writer::{RingWriter, SlotReader};
 use super::{Audio, FADE_FRAMES, Frame, RATE_HZ, SPEC, Target, fuzz};
 use contract::{
     Attributes, Body, Ctl, CtlReply, Description, DeviceClass, Direction, FlowClass, FlowKey, FlowTemplate,
-    Format, Kind, Message, Partner, PartnerError, Presence, Pull, Pulled, Pushed, Readiness, Time,
+    Format, Half, Kind, Message, Options, Outbox, Partner, PartnerError, Port, Presence, Pull, Pulled,
+    Pushed, Readiness, Site, Stage, Time,
 };
 use proptest::prelude::*;
 use std::os::fd::OwnedFd;
@@ -493,6 +494,87 @@ fn a_stage_learns_the_fill_while_somebody_plays() {
         fill = push(&mut far);
     }
     assert_eq!(fill, None, "nobody plays any more");
+}
+
+/// A source and a player whose clocks and quanta differ, with `resample` between them, in virtual time.
+struct Clocks {
+    far: Far,
+    key: FlowKey,
+    player: Player,
+    resample: Box<dyn Stage>,
+    quantum: usize,
+    pull: usize,
+    /// The share by which the source's clock is faster than the player's.
+    drift: f64,
+    sent: u64,
+    pulled: u64,
+}
+
+impl Clocks {
+    fn new(quantum: usize, pull: usize, drift: f64) -> Clocks {
+        let (far, key) = Far::open(Direction::In);
+        let player = Player::new(far.end.as_ref().unwrap().memory.clone());
+        let pair = stages::PAIRS.iter().find(|pair| pair.entry().name == "resample").unwrap();
+        let options = Options::defaults(pair.options()).unwrap();
+        let resample = pair.half(Half::Sink, &options, &Format::Audio, &Site::default()).unwrap();
+        Clocks { far, key, player, resample, quantum, pull, drift, sent: 0, pulled: 0 }
+    }
+
+    fn push(&mut self, now: Time) {
+        let spec = SampleSpec { channels: 1, ..SPEC };
+        let samples = vec![0; self.quantum * spec.frame_bytes()];
+        let message = Far::message(Frames { spec, position: self.sent, samples: &samples });
+        self.sent += self.quantum as u64;
+        let mut out = Outbox::default();
+        self.resample.handle(Port::MAIN, message, now, &mut out).unwrap();
+        for (port, message) in std::mem::take(&mut out.messages) {
+            assert!(matches!(self.far.partner.push(self.key, message), Ok(Pushed::Taken)));
+            if let Ok(CtlReply::Fill(fill)) = self.far.partner.ctl(self.key, Ctl::Fill) {
+                self.resample.handle_fill(port, fill, now, &mut out).unwrap();
+            }
+        }
+    }
+
+    /// Runs for a second. Returns the underruns so far, and the most frames that a pull of this second left.
+    fn second(&mut self) -> (u64, u64) {
+        let mut left_max = 0;
+        let end = (self.pulled + u64::from(RATE_HZ)) as f64;
+        // Pulls come in the middle of a quantum.
+        let phase = self.quantum as f64 / 2.0;
+        while (self.pulled as f64) < end {
+            let sent = self.sent as f64 / (1.0 + self.drift);
+            let pulled = self.pulled as f64 + phase;
+            if sent < pulled {
+                self.push(Time((sent * 1e9 / f64::from(RATE_HZ)) as u64));
+                continue;
+            }
+            self.player.pull(&mut vec![Frame::default(); self.pull]);
+            self.pulled += self.pull as u64;
+            left_max = left_max.max(self.load(Word::Left));
+        }
+        (self.load(Word::Underruns), left_max)
+    }
+
+    fn load(&self, word: Word) -> u64 {
+        self.far.end.as_ref().unwrap().memory.load(word)
+    }
+}
+
+/// The host of the source has other quanta than that of the player, in both directions, and its own clock.
+#[test]
+fn a_pull_may_be_much_longer_than_a_message_or_much_shorter() {
+    for (quantum, pull) in
+        [(128, 128), (128, 512), (128, 1024), (128, 2048), (128, 4096), (128, 8192), (256, 2048), (1024, 128)]
+    {
+        for drift in [0.0, 300e-6, -300e-6] {
+            let mut clocks = Clocks::new(quantum, pull, drift);
+            let [(learned, _), (later, left_max)] =
+                [10, 40].map(|seconds| (0..seconds).map(|_| clocks.second()).last().unwrap());
+            let case = format!("messages of {quantum}, pulls of {pull}, drift {drift}");
+            assert_eq!(later, learned, "{case}: it ran dry again");
+            assert!(left_max <= 3 * quantum as u64, "{case}: {left_max} frames wait for no pull");
+        }
+    }
 }
 
 #[test]

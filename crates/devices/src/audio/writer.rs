@@ -7,6 +7,7 @@ use super::{FADE_FRAMES, Frame, RATE_HZ, SPEC};
 use contract::Fill;
 use std::sync::Arc;
 use std::time::Duration;
+use wire::formats::audio::FRAMES_MAX;
 
 /// The longest gap that keeps its length: 100 ms. A longer one is a new beginning.
 const GAP_FRAMES_MAX: u64 = RATE_HZ as u64 / 10;
@@ -56,15 +57,32 @@ impl RingWriter {
     }
 
     /// Returns the sound that waits, after a message was written. `None` while nobody plays.
+    ///
+    /// Messages raise the ring and pulls lower it, so its frames run in a sawtooth, as high as the longer of both. The frames
+    /// just after the longer one do not:
+    ///
+    /// ```text
+    /// the longer one   these frames            to be
+    /// a message        all that wait now       the margin and the message
+    /// a pull           those that it left      the margin; `held` and `target` add the mean rise until the next pull
+    /// ```
     pub(super) fn fill(&self) -> Option<Fill> {
-        let (margin, message) = (self.memory.load(Word::Margin), self.memory.load(Word::MessageFrames));
-        let held = self.fill_frames();
-        let is_played = (1..=RING_FRAMES).contains(&margin) && held <= 2 * margin + LATE_FRAMES + message;
+        let frames = |word| self.memory.load(word).min(FRAMES_MAX as u64);
+        let (message, pull) = (frames(Word::MessageFrames), frames(Word::Pull));
+        let margin = self.memory.load(Word::Margin);
+        let waiting = self.fill_frames();
+        let is_played =
+            (1..=RING_FRAMES).contains(&margin) && waiting <= 2 * margin + LATE_FRAMES + message + pull;
+        let rise = pull.saturating_sub(message) / 2;
+        let held = match pull > message {
+            true => self.memory.load(Word::Left).min(RING_FRAMES) + rise + message,
+            false => waiting,
+        };
         let time = |frames| Duration::from_nanos(SPEC.duration_ns(frames));
         is_played.then(|| Fill {
             held: time(held),
-            target: time(margin + message),
-            lead: time(margin),
+            target: time(margin + rise + message),
+            lead: time(margin + rise),
             rate_hz: RATE_HZ,
         })
     }
