@@ -47,6 +47,19 @@ impl Rig {
         self.run.run_until(self.run.now.after(Duration::from_millis(5)));
     }
 
+    /// The device records for the time of all these quanta, and then hands them over at once.
+    fn burst(&mut self, quanta: usize, frames: usize) {
+        let began = self.run.now;
+        let time = |frames| crate::sound::duration(&MONO, frames);
+        self.run.run_until(began.after(time(quanta * frames)));
+        for number in 0..quanta {
+            let samples = self.samples[self.sent..self.sent + frames].to_vec();
+            let sound = Sound { spec: MONO, position: self.sent as u64, samples };
+            self.sent += frames;
+            self.run.push(sound.into_message(began.after(time(number * frames))));
+        }
+    }
+
     /// The released sound from `skip` on, and the largest time by which it was released late: after all sound before it ended.
     fn released(&self, skip: Time) -> (Vec<f32>, Duration) {
         let (mut samples, mut latest) = (Vec::new(), Duration::ZERO);
@@ -81,6 +94,24 @@ fn a_quiet_network_passes_sound_unchanged_and_at_once() {
     // The start is faded in, and the end fades out.
     assert_eq!(heard[QUANTUM..samples.len()], samples[QUANTUM..]);
     assert_eq!((rig.figure("late"), rig.figure("splices"), rig.figure("delay_ms")), (0.0, 0.0, 0.0));
+}
+
+/// A microphone with a period of up to 8,192 frames.
+#[test]
+fn quanta_that_come_in_bursts_are_released_evenly() {
+    for (quanta, frames, jitter_ms) in [(8, 128, 0), (8, 1024, 0), (64, 128, 0), (8, 1024, 2)] {
+        let mut rig = Rig::new(&AUTO, voice(&MONO, 20.0), link(3, jitter_ms, 0), 7);
+        let [begun, later] = [5, 19].map(|seconds| {
+            while rig.sent < 48_000 * seconds {
+                rig.burst(quanta, frames);
+            }
+            (rig.run.now, rig.figure("concealed"), rig.figure("late"))
+        });
+        let case = format!("{quanta} quanta of {frames}, {jitter_ms} ms of jitter");
+        assert_eq!((later.1, later.2), (begun.1, begun.2), "{case}: concealed, late");
+        let (_, latest) = rig.released(begun.0);
+        assert!(latest < Duration::from_micros(100), "{case}: sound paused for {latest:?}");
+    }
 }
 
 #[test]
