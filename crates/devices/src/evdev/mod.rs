@@ -4,7 +4,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `device`, `frames` | reads the event node; frames, snapshots, feedback to the device |
-//! | `application`, `node` | drives the copy; feedback from applications |
+//! | `application`, `node`, `effects` | drives the copy; feedback from applications |
 //! | `state` | state of a device, snapshots, and the events from one state to another |
 //! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
 //! | `kind` | kind of a device, and the keys that it may have |
@@ -13,6 +13,7 @@
 mod application;
 mod device;
 mod discovery;
+mod effects;
 mod frames;
 mod fuzz;
 mod kernel;

@@ -1,6 +1,7 @@
 //! A node made with `uinput`, as a state machine: writes frames and snapshots to it, and reads, answers and queues the
 //! requests of applications.
 
+use super::effects::Effects;
 use super::frames::{Echoes, Queue};
 use super::fuzz::raw_steps;
 use super::kernel::{effect_to_format, to_format, to_kernel};
@@ -11,11 +12,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 use sys::clock::boot_ns;
 use sys::input::code::*;
 use sys::input::{Bits, Event, read_events, uinput, write_events};
-use wire::formats::evdev::{Effect, Update};
+use wire::formats::evdev::Update;
 
 /// Queued messages, at most; then a snapshot replaces them.
 const QUEUE_MAX: usize = 256;
@@ -26,31 +26,6 @@ const READS_MAX: usize = 16;
 /// Reply to an application that uploads an effect of an unknown kind.
 const REFUSED: i32 = -rustix::io::Errno::INVAL.raw_os_error();
 
-/// An effect that an application has uploaded.
-struct UploadedEffect {
-    effect: Effect,
-    /// Repetitions of the last play command; 0 after a stop.
-    plays: i32,
-    /// The end of the last play command, unless it was a stop.
-    plays_until: Option<Time>,
-}
-
-impl UploadedEffect {
-    /// Handles a play command.
-    fn play(&mut self, plays: i32) {
-        let each = u64::from(self.effect.delay_ms) + u64::from(self.effect.length_ms);
-        self.plays = plays;
-        self.plays_until = match (plays > 0, self.effect.length_ms) {
-            (false, _) => None,
-            (true, 0) => Some(Time(u64::MAX)),
-            (true, _) => {
-                let lasts_ms = each.saturating_mul(plays.unsigned_abs().into());
-                Some(Time(boot_ns()).after(Duration::from_millis(lasts_ms)))
-            }
-        };
-    }
-}
-
 /// A node and its state.
 pub(super) struct Node {
     node: Arc<OwnedFd>,
@@ -59,7 +34,7 @@ pub(super) struct Node {
     pub(super) is_feedback_open: bool,
     state: State,
     echoes: Echoes,
-    effects: BTreeMap<u16, UploadedEffect>,
+    effects: Effects,
     /// Gain and autocentre force by code, once an application has set them.
     gains: BTreeMap<u16, i32>,
     queue: Queue,
@@ -89,7 +64,7 @@ impl Node {
             properties,
             node,
             echoes: Echoes::default(),
-            effects: BTreeMap::new(),
+            effects: Effects::default(),
             gains: BTreeMap::new(),
             queue: Queue::new(QUEUE_MAX, QUEUE_MAX),
             needs_snapshot: false,
@@ -237,14 +212,14 @@ impl Node {
                 });
                 if let (Ok(()), Some(effect)) = (replied, uploaded) {
                     self.counts.uploads += 1;
-                    self.effects.insert(effect.id, UploadedEffect { effect, plays: 0, plays_until: None });
+                    self.effects.upload(effect, Time(boot_ns()));
                     self.queue(Update::Upload(effect));
                 }
             }
             UI_FF_ERASE => {
                 let id = uinput::answer_erase(self.node.as_fd(), request).ok();
                 if let Some(id) = id.and_then(|id| u16::try_from(id).ok())
-                    && self.effects.remove(&id).is_some()
+                    && self.effects.erase(id)
                 {
                     self.queue(Update::Erase(id));
                 }
@@ -266,9 +241,7 @@ impl Node {
                 true
             }
             EV_FF => {
-                if let Some(uploaded) = self.effects.get_mut(&event.code) {
-                    uploaded.play(event.value);
-                }
+                self.effects.play(event.code, event.value, Time(boot_ns()));
                 true
             }
             EV_SND => true,
@@ -303,14 +276,8 @@ impl Node {
             .map(|code| Event::new(EV_LED, code, self.state.lights.contains(code).into()))
             .collect();
         events.extend(self.gains.iter().map(|(code, value)| Event::new(EV_FF, *code, *value)));
-        let uploads: Vec<Update> =
-            self.effects.values().map(|uploaded| Update::Upload(uploaded.effect)).collect();
-        let playing = self
-            .effects
-            .iter()
-            .filter(|(_, uploaded)| uploaded.plays > 0 && uploaded.effect.length_ms == 0)
-            .map(|(id, uploaded)| Event::new(EV_FF, *id, uploaded.plays))
-            .collect();
+        let uploads: Vec<Update> = self.effects.uploaded().map(Update::Upload).collect();
+        let playing = self.effects.endless_plays();
         self.queue(Update::Snapshot(to_format(events)));
         uploads.into_iter().for_each(|upload| self.queue(upload));
         self.queue_frame(playing);
@@ -354,8 +321,7 @@ impl Node {
 
     /// Returns true if no effect plays that an application has started.
     pub(super) fn is_feedback_neutral(&self) -> bool {
-        let now = Time(boot_ns());
-        self.effects.values().all(|uploaded| uploaded.plays_until.is_none_or(|until| until <= now))
+        !self.effects.is_any_playing(Time(boot_ns()))
     }
 
     /// Returns the figures of [`contract::Ctl::Report`].

@@ -1,6 +1,7 @@
 //! Tests without a kernel: description, states, frames and queues. Those with a kernel are in `tests/kernel_input`.
 
 use super::discovery::is_same;
+use super::effects::Effects;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
 use super::kernel::to_format;
 use super::properties::SLOTS_MAX;
@@ -10,7 +11,7 @@ use contract::{Kind, Time};
 use proptest::prelude::*;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids};
-use wire::formats::evdev::{EVENTS_MAX, Update};
+use wire::formats::evdev::{EVENTS_MAX, Effect, Update};
 
 const DOCUMENT: &str = include_str!("../../../../docs/reference/formats-evdev.md");
 
@@ -185,6 +186,41 @@ fn the_oldest_echoes_are_forgotten() {
     assert!(!echoes.take(Event::new(EV_LED, 0, 1)));
     assert!(echoes.take(Event::new(EV_LED, 64, 1)));
     assert!(!echoes.take(Event::new(EV_LED, 64, 1)));
+}
+
+/// A driving game plays a constant force once, and then changes its level many times a second.
+#[test]
+fn an_updated_effect_keeps_playing() {
+    let force = |length_ms, level| Effect {
+        kind: 0x52,
+        id: 3,
+        direction: 0,
+        trigger_button: 0,
+        trigger_interval_ms: 0,
+        length_ms,
+        delay_ms: 0,
+        parameters: [level; _],
+    };
+    let mut effects = Effects::default();
+    effects.upload(force(0, 1), Time(1));
+    assert!(!effects.is_any_playing(Time(1)), "nobody has played it");
+    effects.play(3, 1, Time(2));
+    effects.upload(force(0, 2), Time(3));
+    assert!(effects.is_any_playing(Time(1_000_000_000_000)));
+    assert_eq!(effects.endless_plays(), [Event::new(EV_FF, 3, 1)]);
+    assert_eq!(effects.uploaded().collect::<Vec<_>>(), [force(0, 2)]);
+
+    effects.upload(force(10, 2), Time(0));
+    assert!(effects.is_any_playing(Time(9_000_000)) && !effects.is_any_playing(Time(10_000_000)));
+    effects.upload(force(0, 2), Time(10_000_000));
+    assert!(!effects.is_any_playing(Time(10_000_000)), "it had ended");
+    assert!(effects.endless_plays().is_empty());
+
+    effects.play(3, 1, Time(11_000_000));
+    effects.play(3, 0, Time(12_000_000));
+    effects.upload(force(0, 3), Time(13_000_000));
+    assert!(!effects.is_any_playing(Time(13_000_000)), "it was stopped");
+    assert!(effects.erase(3) && !effects.erase(3));
 }
 
 #[test]
