@@ -18,6 +18,9 @@ const TRACKING_ID: usize = (ABS_MT_TRACKING_ID - ABS_MT_TOUCH_MAJOR) as usize;
 /// An axis is at rest within this share of its range: a quarter of the way of a stick, as games assume too.
 const REST_SHARE: u32 = 8;
 
+/// Axes that are pedals of some wheels.
+const PEDALS: [u16; 5] = [ABS_Y, ABS_Z, ABS_RZ, ABS_GAS, ABS_BRAKE];
+
 type Finger = [i32; FINGER_AXES];
 
 /// State of a device.
@@ -135,7 +138,7 @@ impl State {
     /// joystick and the cap of a 3D mouse are at rest. A stick that nobody touches is seldom exactly in its middle.
     pub(super) fn is_neutral(&self, properties: &Properties, except: &Bits) -> bool {
         let is_at_rest = |(code, axis): (&u16, &Axis)| {
-            let Some(rest) = rest(*code, axis) else { return true };
+            let Some(rest) = rest(properties, *code, axis) else { return true };
             // A cap has springs: it rests in its middle.
             let play =
                 if properties.is_joystick() { axis.maximum.abs_diff(axis.minimum) / REST_SHARE } else { 0 };
@@ -243,7 +246,8 @@ fn finger_axes(properties: &Properties) -> impl Iterator<Item = (u16, usize)> {
 pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     if properties.has_rest() {
-        let rests = properties.axes.iter().filter_map(|(code, axis)| Some((*code, rest(*code, axis)?)));
+        let rests =
+            properties.axes.iter().filter_map(|(code, axis)| Some((*code, rest(properties, *code, axis)?)));
         events.extend(rests.map(|(code, value)| Event::new(EV_ABS, code, value)));
     }
     if properties.axes.contains_key(&ABS_MT_TRACKING_ID) {
@@ -255,19 +259,46 @@ pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     events
 }
 
-/// Returns the rest position of a joystick's axis, if it has one. `ABS_Z` and `ABS_RZ` are a trigger on some gamepads and
-/// half a stick on others: they rest at the minimum or in the middle, whichever was nearer when the device was
-/// described.
-fn rest(code: u16, axis: &Axis) -> Option<i32> {
-    let middle = ((i64::from(axis.minimum) + i64::from(axis.maximum)) / 2) as i32;
-    let nearer = match axis.minimum < 0 || axis.value.abs_diff(middle) < axis.value.abs_diff(axis.minimum) {
-        true => middle,
-        false => axis.minimum,
-    };
+/// Returns the rest position of an axis, if it has one, from its value when the device was described.
+///
+/// | axis | rest |
+/// |---|---|
+/// | stick, rudder, wheel, hat | the middle |
+/// | pedal of a joystick with two pedals or more at their maximum | the nearest of minimum, middle and maximum |
+/// | `ABS_Z`, `ABS_RZ`: a trigger on some gamepads, half a stick on others | the nearer of minimum and middle |
+/// | `ABS_GAS`, `ABS_BRAKE` | the minimum |
+fn rest(properties: &Properties, code: u16, axis: &Axis) -> Option<i32> {
+    let middle = middle(axis);
+    let from_middle = axis.value.abs_diff(middle);
+    if PEDALS.contains(&code) && has_pedals_at_maximum(properties) {
+        return Some(match axis.value.abs_diff(axis.minimum) {
+            _ if is_at_maximum(axis) => axis.maximum,
+            from_minimum if from_minimum < from_middle => axis.minimum,
+            _ => middle,
+        });
+    }
+    let is_nearer_middle = axis.minimum < 0 || from_middle < axis.value.abs_diff(axis.minimum);
     match code {
         ABS_X | ABS_Y | ABS_RX | ABS_RY | ABS_RUDDER | ABS_WHEEL | ABS_HAT0X..=ABS_HAT3Y => Some(middle),
-        ABS_Z | ABS_RZ => Some(nearer),
+        ABS_Z | ABS_RZ => Some(if is_nearer_middle { middle } else { axis.minimum }),
         ABS_GAS | ABS_BRAKE => Some(axis.minimum),
         _ => None,
     }
+}
+
+fn middle(axis: &Axis) -> i32 {
+    ((i64::from(axis.minimum) + i64::from(axis.maximum)) / 2) as i32
+}
+
+fn is_at_maximum(axis: &Axis) -> bool {
+    axis.value.abs_diff(axis.maximum) < axis.value.abs_diff(middle(axis))
+}
+
+/// Returns true if the device is a wheel with pedals that rest at their maximum. A single axis there is no evidence: it
+/// may be a stick that somebody held when the device was described. Two are, except for the triggers of a gamepad.
+fn has_pedals_at_maximum(properties: &Properties) -> bool {
+    let pedals = PEDALS.iter().filter_map(|code| properties.axes.get(code));
+    properties.is_joystick()
+        && !properties.codes(EV_KEY).contains(BTN_GAMEPAD)
+        && pedals.filter(|axis| is_at_maximum(axis)).count() >= 2
 }

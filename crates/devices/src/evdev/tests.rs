@@ -238,6 +238,34 @@ fn a_neutral_gamepad_has_its_axes_at_rest() {
     assert_eq!(pad.changes_to(&pad.with_snapshot(&snapshot), &properties)[0], [key(BTN_GAMEPAD, 0)]);
 }
 
+/// The pedals of most wheels rest at their maximum.
+#[test]
+fn pedals_of_a_neutral_wheel_rest_where_they_were() {
+    let mut wheel = with_keys([BTN_JOYSTICK], &[]);
+    wheel.kinds.set(EV_ABS, true);
+    let at = |value| Axis { value, ..axis(0, 255) };
+    wheel.axes = [(ABS_X, 130), (ABS_Y, 127), (ABS_Z, 255), (ABS_RZ, 254)]
+        .map(|(code, value)| (code, at(value)))
+        .into();
+    let rests = |properties: &Properties| -> Vec<i32> {
+        neutral(properties).iter().map(|event| event.value).collect()
+    };
+    assert_eq!(rests(&wheel), [127, 127, 255, 255]);
+    wheel.axes.insert(ABS_Y, at(255));
+    assert_eq!(rests(&wheel), [127, 255, 255, 255], "with a clutch");
+    let mut state = State::new(&wheel);
+    assert!(state.is_neutral(&wheel, &Bits::new()));
+    state.apply(abs(ABS_Z, 0));
+    assert!(!state.is_neutral(&wheel, &Bits::new()), "full throttle");
+
+    let mut stick = wheel.clone();
+    stick.axes = [(ABS_X, 255), (ABS_Y, 255), (ABS_RZ, 127)].map(|(code, value)| (code, at(value))).into();
+    assert_eq!(rests(&stick), [127; 3], "a stick that somebody held when it was shared");
+    let mut pad = wheel.clone();
+    pad.set_codes(EV_KEY, Bits::from_iter([BTN_GAMEPAD]));
+    assert_eq!(rests(&pad)[1], 127, "sticks and triggers of a gamepad do not rest at their maximum");
+}
+
 #[test]
 fn a_gamepad_that_nobody_touches_is_neutral() {
     let (properties, nothing) = (gamepad(), Bits::new());
