@@ -39,8 +39,9 @@ const POWER: [u16; 3] = [KEY_POWER, KEY_SLEEP, KEY_WAKEUP];
 /// Returns true for codes of buttons, which no keyboard layout maps to a character.
 fn is_button(code: u16) -> bool {
     (BTN_MISC..KEY_OK).contains(&code)
-        || (BTN_DPAD_UP..=BTN_DPAD_RIGHT).contains(&code)
-        || (BTN_TRIGGER_HAPPY..=BTN_TRIGGER_HAPPY40).contains(&code)
+        || (BTN_DPAD_UP..=BTN_GRIPR2).contains(&code)
+        // The kernel numbers a joystick's buttons from 17 on, up to the last code (`hid-input.c`).
+        || (BTN_TRIGGER_HAPPY..KEY_CNT as u16).contains(&code)
 }
 
 /// Returns true if a device of this kind may have the key or button.

@@ -388,6 +388,9 @@ fn only_a_keyboard_keeps_the_keys_that_type() {
     }
     let mut pad = with_keys([BTN_GAMEPAD, BTN_LEFT, BTN_TOUCH - 1], &[]);
     assert_eq!(super::kind::remove_foreign_keys(&mut pad), 2, "a gamepad is no pointer");
+    let buttons = (BTN_TRIGGER_HAPPY..KEY_CNT as u16).chain(BTN_DPAD_UP..=BTN_GRIPR2);
+    let mut stick = with_keys(buttons.chain([BTN_JOYSTICK]), &[]);
+    assert_eq!(super::kind::remove_foreign_keys(&mut stick), 0, "80 buttons, and those of a grip");
     let mut keyboard = with_keys(1..=127, &[]);
     assert_eq!(super::kind::remove_foreign_keys(&mut keyboard), 0);
 }

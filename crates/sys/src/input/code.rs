@@ -67,9 +67,8 @@ pub const BTN_STYLUS: u16 = 0x14b;
 pub const BTN_WHEEL: u16 = 0x150;
 pub const KEY_OK: u16 = 0x160;
 pub const BTN_DPAD_UP: u16 = 0x220;
-pub const BTN_DPAD_RIGHT: u16 = 0x223;
+pub const BTN_GRIPR2: u16 = 0x227;
 pub const BTN_TRIGGER_HAPPY: u16 = 0x2c0;
-pub const BTN_TRIGGER_HAPPY40: u16 = 0x2e7;
 
 pub const REL_X: u16 = 0x00;
 pub const REL_Y: u16 = 0x01;
