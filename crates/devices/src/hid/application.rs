@@ -86,6 +86,7 @@ struct State {
     answers: BTreeMap<(ReportKind, u8), Vec<u8>>,
     /// The last output report of each number.
     outputs: BTreeMap<u8, Vec<u8>>,
+    is_dualsense: bool,
     waiting: Vec<Waiting>,
     queue: VecDeque<(Time, Update)>,
     is_flow_open: bool,
@@ -264,6 +265,7 @@ impl NodePartner {
             features: features.collect(),
             answers: BTreeMap::new(),
             outputs: BTreeMap::new(),
+            is_dualsense: dualsense::is(&properties.ids),
             waiting: Vec::new(),
             queue: VecDeque::new(),
             // A driver may ask before the flow is open.
@@ -422,7 +424,8 @@ impl Endpoint for NodePartner {
                 written.map(|()| CtlReply::Done)
             }
             Ctl::IsNeutral if flow == OUT => {
-                let is_rumbling = state.outputs.values().any(|report| dualsense::is_rumbling(report));
+                let is_rumbling =
+                    state.is_dualsense && state.outputs.values().any(|report| dualsense::is_rumbling(report));
                 Ok(CtlReply::Count((!is_rumbling).into()))
             }
             Ctl::IsNeutral => Ok(CtlReply::Count(state.inputs.is_neutral().into())),

@@ -67,6 +67,7 @@ pub(super) struct DevicePartner {
     shared: Arc<Shared>,
     /// The last output report of each number.
     outputs: BTreeMap<u8, Vec<u8>>,
+    is_dualsense: bool,
     /// [`Ctl::Flush`] waits for the thread.
     is_flushing: bool,
     counts: Counts,
@@ -281,6 +282,7 @@ impl DevicePartner {
             grab: Grab { nodes: event_nodes, waiting: Vec::new() },
             shared,
             outputs: BTreeMap::new(),
+            is_dualsense: dualsense::is(&properties.ids),
             is_flushing: false,
             counts: Counts::default(),
             buffer: vec![0; REPORT_BYTES_MAX],
@@ -442,10 +444,14 @@ impl DevicePartner {
         self.shared.progress[ANSWER].signal();
     }
 
+    /// Returns the output reports that make a motor run. Only a DualSense has reports that are known.
+    fn rumbling(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.outputs.values().filter(|report| self.is_dualsense && dualsense::is_rumbling(report))
+    }
+
     /// Stops the motors. Lights keep their state, as they do for `evdev`.
     fn stop_effects(&mut self) {
-        let rumbling: Vec<_> =
-            self.outputs.values().filter(|report| dualsense::is_rumbling(report)).cloned().collect();
+        let rumbling: Vec<_> = self.rumbling().cloned().collect();
         for report in rumbling {
             let stopped = dualsense::without_rumble(&report);
             // A full queue holds a later report of the motors, or a device that does not take any.
@@ -562,7 +568,7 @@ impl Endpoint for DevicePartner {
                 Ok(CtlReply::Done)
             }
             Ctl::IsNeutral if flow != OUT => {
-                let is_rumbling = self.outputs.values().any(|report| dualsense::is_rumbling(report));
+                let is_rumbling = self.rumbling().next().is_some();
                 Ok(CtlReply::Count((!is_rumbling).into()))
             }
             Ctl::IsNeutral => Ok(CtlReply::Count(self.inputs.is_neutral().into())),

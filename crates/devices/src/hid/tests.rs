@@ -374,6 +374,30 @@ fn motors_stop_when_the_application_is_gone() {
     assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
 }
 
+/// Another device may use the same report for its lights, its firmware or a key.
+#[test]
+fn reports_of_other_devices_are_not_taken_for_motors() {
+    let mut rig = Rig::new(Role::Device, &Properties { ids: Ids::default(), ..dualsense() });
+    let mut report = vec![0; 63];
+    report[..5].copy_from_slice(&[2, 3, 0, 0x40, 0x80]);
+    rig.push(&Update::Output(report.clone()));
+    assert_eq!(rig.written(), report);
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+    rig.ctl(2, Ctl::Neutral);
+    report[4] = 0;
+    rig.push(&Update::Output(report.clone()));
+    assert_eq!(rig.written(), report, "nothing was sent before");
+    let mut copy = Rig::new(Role::Application, &Properties { ids: Ids::default(), ..dualsense() });
+    copy.pull();
+    let mut output = [&report[..], &[0; 4096]].concat();
+    output.truncate(4096);
+    output.extend(63_u16.to_ne_bytes());
+    output.push(1);
+    copy.event(6, &output);
+    assert_eq!(copy.pull(), Update::Output(report));
+    assert!(matches!(copy.ctl(1, Ctl::IsNeutral), CtlReply::Count(1)));
+}
+
 #[test]
 fn motors_stop_also_when_the_partner_is_dropped_with_reports_queued() {
     const REPORTS: usize = device::WORK_MAX - 1;
