@@ -81,7 +81,7 @@ impl Properties {
         }
         if kinds.contains(EV_ABS) {
             for code in within(evdev::codes(node, EV_ABS)?, ABS_CNT).iter() {
-                properties.axes.insert(code, evdev::axis(node, code)?);
+                properties.axes.extend(usable(code, evdev::axis(node, code)?).map(|axis| (code, axis)));
             }
         }
         if kinds.contains(EV_REP) {
@@ -257,12 +257,18 @@ fn parse_axis(reader: &mut Reader<'_>) -> Result<(u16, Axis), WireError> {
         flat: number()?,
         resolution: number()?,
     };
-    let is_range = axis.minimum <= axis.maximum && axis.fuzz >= 0 && axis.flat >= 0;
-    let is_slot_count = code != ABS_MT_SLOT || (0..SLOTS_MAX).contains(&axis.maximum);
-    match usize::from(code) < ABS_CNT && is_range && is_slot_count {
+    match usize::from(code) < ABS_CNT && usable(code, axis) == Some(axis) {
         true => Ok((code, axis)),
         false => Err(WireError::Value { what: "axis", value: code.into() }),
     }
+}
+
+/// Returns an axis as a description may have it: without negative fuzz and flat, which some drivers set. `None` for an axis
+/// that no node can have.
+pub(super) fn usable(code: u16, axis: Axis) -> Option<Axis> {
+    let is_slot_count = code != ABS_MT_SLOT || (0..SLOTS_MAX).contains(&axis.maximum);
+    let is_usable = axis.minimum <= axis.maximum && is_slot_count;
+    is_usable.then(|| Axis { fuzz: axis.fuzz.max(0), flat: axis.flat.max(0), ..axis })
 }
 
 fn parse_repeat(reader: &mut Reader<'_>) -> Result<u32, WireError> {

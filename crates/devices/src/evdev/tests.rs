@@ -4,7 +4,7 @@ use super::discovery::is_same;
 use super::effects::Effects;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
 use super::kernel::to_format;
-use super::properties::SLOTS_MAX;
+use super::properties::{SLOTS_MAX, usable};
 use super::state::{State, neutral};
 use super::{PHYS_PREFIX, Properties};
 use contract::{Kind, Time};
@@ -92,6 +92,16 @@ fn invalid_descriptions_are_refused() {
     refused(&|it| _ = it.axes.insert(ABS_MT_SLOT, axis(0, SLOTS_MAX)));
     refused(&|it| _ = it.axes.insert(ABS_CNT as u16, axis(0, 1)));
     assert!(Properties::parse(&touchpad(SLOTS_MAX).to_bytes()).is_ok());
+}
+
+/// Drivers set such values, and the kernel does not check them.
+#[test]
+fn an_odd_axis_is_corrected_or_left_out() {
+    let odd = Axis { fuzz: -1, flat: -1, ..axis(0, 255) };
+    assert_eq!(usable(ABS_X, odd), Some(axis(0, 255)));
+    assert_eq!(usable(ABS_X, axis(0, 0)), Some(axis(0, 0)));
+    assert_eq!(usable(ABS_X, axis(0, -1)), None);
+    assert_eq!(usable(ABS_MT_SLOT, axis(0, SLOTS_MAX)), None);
 }
 
 #[test]
