@@ -1,4 +1,4 @@
-//! Notifications of changes in a directory (`inotify(7)`).
+//! Notifications about files (`inotify(7)`).
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use std::io;
@@ -29,15 +29,27 @@ impl DirectoryWatch {
 
     /// Returns true if a file has changed since the last call.
     pub fn take(&self) -> bool {
-        let mut has_changed = false;
-        let mut bytes = [0; READ_BYTES];
-        loop {
-            match rustix::io::read(&self.inotify, &mut bytes[..]) {
-                Ok(0) => return has_changed,
-                Ok(_) => has_changed = true,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return has_changed,
-            }
+        take_events(&self.inotify)
+    }
+}
+
+/// Starts to watch a file for programs that close it. Returns a descriptor that is readable after a close ([`take_events`]).
+pub fn watch_closes(file: &Path) -> io::Result<OwnedFd> {
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&inotify, file, WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE)?;
+    Ok(inotify)
+}
+
+/// Discards the events of a watch. Returns true if there were any.
+pub fn take_events(inotify: &OwnedFd) -> bool {
+    let mut has_events = false;
+    let mut bytes = [0; READ_BYTES];
+    loop {
+        match rustix::io::read(inotify, &mut bytes[..]) {
+            Ok(0) => return has_events,
+            Ok(_) => has_events = true,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return has_events,
         }
     }
 }

@@ -4,6 +4,10 @@
 //! the terminal is in EXTPROC mode (`tty_ioctl(4)`, TIOCPKT). EXTPROC also disables the kernel's input processing, so it
 //! is on only while the terminal is raw ([`is_raw`]). Without it, the settings are read before each piece of data, and
 //! every [`CHECK_INTERVAL`], or every [`REST_INTERVAL`] once nothing has changed for [`REST_AFTER`].
+//!
+//! A program may open the terminal exclusively (TIOCEXCL), and seldom ends that itself: a real port forgets it at its last
+//! close, which never comes here, because the terminal is held open. So the first close afterwards ends it. That is almost
+//! always the close of that program, because nobody else can open the terminal meanwhile.
 
 use super::line::Line;
 use super::message::{SerialMessage, Settings};
@@ -15,8 +19,10 @@ use contract::{
     PartnerResult, PullSlot, Readiness, RecoveryCtl, Time,
 };
 use rustix::io::Errno;
-use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use std::os::fd::OwnedFd;
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, Termios, ioctl_tiocnxcl, tcgetattr, tcsetattr,
+};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::tty::{PACKET_DATA, PACKET_SETTINGS};
 
@@ -35,6 +41,8 @@ pub(crate) struct Terminal {
     line: Line,
     /// Held open so that the terminal outlives the applications that open and close it.
     slave: OwnedFd,
+    /// Reports that a program has closed the terminal ([`sys::watch::watch_closes`]); `None` if the host allows no more watches.
+    closes: Option<OwnedFd>,
     /// Removed when the partner is dropped.
     _link: Option<PathLink>,
     /// Settings that the device side knows.
@@ -104,12 +112,14 @@ impl Terminal {
         name: String,
         master: Channel,
         slave: OwnedFd,
+        closes: Option<OwnedFd>,
         link: Option<PathLink>,
         known: Settings,
     ) -> FlowPartner<Self> {
         let partner = Terminal {
             line: Line::new(name, master, 1),
             slave,
+            closes,
             _link: link,
             known,
             change: None,
@@ -242,6 +252,10 @@ impl Endpoint for Terminal {
     }
 
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
+        if self.closes.as_ref().is_some_and(sys::watch::take_events) {
+            // It fails only for a terminal that is gone, which the read below reports.
+            let _ = ioctl_tiocnxcl(&self.slave);
+        }
         if self.check_at.is_some_and(|at| now >= at) {
             self.check_settings(true)?;
         }
@@ -296,7 +310,12 @@ impl Endpoint for Terminal {
         match direction {
             Direction::Out if self.data.is_some() => Readiness::now(),
             Direction::Out if self.change.is_some() && self.line.sends_messages() => Readiness::now(),
-            Direction::Out => self.line.channel.readiness(Interest::Read).or_at(self.check_at),
+            Direction::Out => {
+                let mut readiness = self.line.channel.readiness(Interest::Read).or_at(self.check_at);
+                readiness.descriptors[1] =
+                    self.closes.as_ref().map(|closes| (closes.as_fd(), Interest::Read));
+                readiness
+            }
             Direction::In if self.line.pending.left() > 0 => self.line.channel.readiness(Interest::Write),
             Direction::In => {
                 self.draining.map_or_else(Readiness::now, |draining| Readiness::at(draining.check_at))

@@ -309,7 +309,10 @@ impl DeviceClass for Pty {
             application: self.name(),
             properties: emit_properties(&initial, ""),
         };
-        Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![master, slave] })
+        // Here, because a worker may not watch files.
+        let closes = sys::watch::watch_closes(&pts).ok();
+        let descriptors = [master, slave].into_iter().chain(closes).collect();
+        Ok(Opened { spec: spec.clone(), role, description, descriptors })
     }
 
     fn release(&self, opened: &Opened) {
@@ -318,14 +321,16 @@ impl DeviceClass for Pty {
         }
     }
 
-    fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
+    fn partner(&self, mut opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let spec = opened.spec.clone();
         let (initial, _) = parse_properties(&opened.description.properties)?;
+        // Master and slave come first.
+        let closes = (opened.descriptors.len() > 2).then(|| opened.descriptors.pop()).flatten();
         let [master, slave] = plain::descriptors(opened)?;
         let pts = pts_path(&master).map_err(failed_to_prepare)?;
         let link = path_link(&spec, &pts);
         let channel = Channel::own(master).map_err(failed_to_prepare)?;
-        Ok(Box::new(Terminal::new(pts.display().to_string(), channel, slave, link, initial)))
+        Ok(Box::new(Terminal::new(pts.display().to_string(), channel, slave, closes, link, initial)))
     }
 }
 

@@ -310,6 +310,22 @@ fn programs_may_close_and_reopen_the_terminal() {
 }
 
 #[test]
+fn a_program_that_used_the_terminal_exclusively_leaves_it_to_the_next() {
+    // TIOCGEXCL: the administrator may open the terminal in any case.
+    const ASK: &str = "import fcntl, os, sys; terminal = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY); \
+                       print(fcntl.ioctl(terminal, 0x80045440, bytes(4))[0])";
+    let (mut line, scratch) = terminal();
+    let path = scratch.path("tty");
+    let is_free = || Command::new("python3").args(["-c", ASK, &path]).output().unwrap().stdout == b"0\n";
+    let key = open_flow(line.partner(), Direction::Out);
+    rustix::termios::ioctl_tiocexcl(&line.far).unwrap();
+    assert!(!is_free());
+    line.far = File::open("/dev/null").unwrap();
+    let _ = line.partner().pull(key, Pull::Ask).unwrap();
+    assert!(is_free());
+}
+
+#[test]
 fn the_terminal_shows_the_ports_settings_without_sending_them_back() {
     let settings = Settings { stop_bits: Some(2), ..speed(57_600) };
     let like = Description {
