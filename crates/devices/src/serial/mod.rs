@@ -3,6 +3,7 @@
 
 mod application;
 mod device;
+mod identity;
 mod line;
 mod marks;
 mod message;
@@ -22,6 +23,7 @@ use contract::{
     ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
+use identity::Ports;
 use path_link::PathLink;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
@@ -44,7 +46,7 @@ pub struct Pty;
 /// Value of an option that leaves the port's setting.
 const KEEP: &str = "keep";
 
-/// Longest path by which a port is found again.
+/// Longest identity of a port.
 const IDENTITY_BYTES_MAX: usize = 4096;
 
 const OPTIONS: &[OptionSpec] = &[
@@ -91,7 +93,8 @@ fn initial_settings(spec: &DeviceSpec) -> Settings {
     }
 }
 
-/// Encodes the properties of a description: settings, and the path by which the port is found again.
+/// Encodes the properties of a description: settings, and the identity by which the port is
+/// found again.
 fn emit_properties(settings: &Settings, identity: &str) -> Vec<u8> {
     Writer::new().raw(&settings.emit()).text(identity).finish()
 }
@@ -109,12 +112,9 @@ fn parse_properties(bytes: &[u8]) -> Result<(Settings, String), DeviceError> {
     })
 }
 
-/// Returns udev's path for the port, which does not depend on its USB socket; empty if there is none.
-fn identity(path: &Path) -> String {
-    let Ok(port) = fs::canonicalize(path) else { return String::new() };
-    let names = fs::read_dir("/dev/serial/by-id").into_iter().flatten().flatten();
-    let name = names.map(|entry| entry.path()).find(|name| fs::canonicalize(name).is_ok_and(|to| to == port));
-    name.and_then(|name| name.to_str().map(String::from)).unwrap_or_default()
+/// The ports of this host.
+fn ports() -> Ports<'static> {
+    Ports { root: Path::new("/") }
 }
 
 /// Makes a port raw, and applies the initial settings. The port keeps those that are not given.
@@ -154,7 +154,7 @@ fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
         summary: format!("serial port {path}, {baud} baud"),
         flows: flows(),
         application: Serial.application(),
-        properties: emit_properties(&settings, &identity(Path::new(path))),
+        properties: emit_properties(&settings, &ports().identity(Path::new(path))),
     };
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: vec![port] })
 }
@@ -210,7 +210,13 @@ impl DeviceClass for Serial {
     fn reopen(&self, spec: &DeviceSpec, role: Role, known: &Description) -> Result<Opened, DeviceError> {
         let (_, identity) = parse_properties(&known.properties)?;
         match role {
-            Role::Device if Path::new(&identity).exists() => open_port(spec, &identity),
+            Role::Device if !identity.is_empty() => {
+                let advice = "plug it in again; an adapter without a serial number of its own returns only in its socket";
+                let found = ports().find(&identity);
+                let path =
+                    found.map_err(|error| os(format!("looking for {identity}"), error, Some(advice)))?;
+                open_port(spec, &path.to_string_lossy())
+            }
             _ => self.open(spec, role, Some(known)),
         }
     }
@@ -242,8 +248,8 @@ fn listing(port: &Path) -> Option<Listing> {
     let path = format!("/dev/{name}");
     let usable = rustix::fs::access(&path, Access::READ_OK | Access::WRITE_OK);
     let ours = crate::tty::own_serial_number(Path::new(&path)).is_some();
-    let identity = identity(Path::new(&path));
-    let known_as = if identity.is_empty() { String::new() } else { format!(", {identity}") };
+    let link = ports().link(Path::new(&path));
+    let known_as = link.map(|link| format!(", {}", link.display())).unwrap_or_default();
     Some(Listing {
         spec: format!("serial:{path}"),
         summary: format!("serial port ({}{known_as})", driver.file_name()?.to_string_lossy()),
