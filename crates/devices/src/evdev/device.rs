@@ -10,11 +10,12 @@
 //! |---|---|
 //! | `Off` (`grab=off`, or `grab=on` where the broker grabs) | never changes |
 //! | `Idle` | flow opened → `Waiting` |
-//! | `Waiting` | no key is down → `Active`; flow closed → `Idle` |
-//! | `Active` | flow closed, or dropped → `Idle` |
+//! | `Waiting` | no key is down, except switches of a joystick ([`momentary`]) → `Active`; flow closed → `Idle` |
+//! | `Active`, at first if a killed worker has left the node grabbed | flow closed, or dropped → `Idle` |
 
 use super::frames::{Assembled, Assembler, Queue};
 use super::kernel::{effect_to_kernel, to_format, to_kernel};
+use super::kind::momentary;
 use super::properties::Properties;
 use super::state::{State, neutral};
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
@@ -57,7 +58,8 @@ pub(super) struct DevicePartner {
     /// Keys that are down, axes and fingers.
     state: State,
     /// Keys that have been down since before the first snapshot: they were pressed for another program (the Enter of the
-    /// command line), so snapshots do not contain them. Set by the first snapshot, empty without `grab=auto`.
+    /// command line), so snapshots do not contain them. Set by the first snapshot; empty without `grab=auto` and after a
+    /// killed worker, whose application knows them.
     pressed_before: Option<Bits>,
     lights: Bits,
     /// The device's IDs of effects by the application's IDs.
@@ -98,6 +100,14 @@ impl DevicePartner {
         for id in 0..properties.effects_max as i16 {
             let _ = evdev::erase_effect(node.as_fd(), id);
         }
+        // So does the grab, and only its owner can end it.
+        let is_auto = options.text("grab") == "auto";
+        let was_grabbed = is_auto && evdev::grab(node.as_fd(), false).is_ok();
+        let grab = match is_auto {
+            false => Grab::Off,
+            true if was_grabbed && evdev::grab(node.as_fd(), true).is_ok() => Grab::Active,
+            true => Grab::Idle,
+        };
         let limit = options.count("queue");
         let into = properties.has_feedback().then_some(Format::Evdev);
         let state = State::new(&properties);
@@ -108,9 +118,9 @@ impl DevicePartner {
             queue: Queue::new(options.count("merge_after").min(limit), limit),
             needs_snapshot: false,
             is_gone: false,
-            grab: if options.text("grab") == "auto" { Grab::Idle } else { Grab::Off },
+            grab,
             state,
-            pressed_before: None,
+            pressed_before: was_grabbed.then(Bits::new),
             lights,
             effects: BTreeMap::new(),
             batch: Vec::new(),
@@ -219,7 +229,7 @@ impl DevicePartner {
         self.lights = state.lights;
         let pressed_before = self.pressed_before.get_or_insert_with(|| match self.grab {
             Grab::Off => Bits::new(),
-            _ => state.keys,
+            _ => momentary(&state.keys),
         });
         *pressed_before = pressed_before.common(&state.keys);
         let snapshot = state.snapshot(&self.properties, pressed_before);
@@ -266,7 +276,7 @@ impl DevicePartner {
     /// program has grabbed the device, the next frame tries again.
     fn try_grab(&mut self) {
         if self.grab == Grab::Waiting
-            && self.state.keys.is_empty()
+            && momentary(&self.state.keys).is_empty()
             && evdev::grab(self.node.as_fd(), true).is_ok()
         {
             self.grab = Grab::Active;

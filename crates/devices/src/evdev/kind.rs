@@ -44,6 +44,14 @@ fn is_button(code: u16) -> bool {
         || (BTN_TRIGGER_HAPPY..KEY_CNT as u16).contains(&code)
 }
 
+/// Returns the keys that a program waits for the release of: all but the buttons of joysticks and gamepads. Those may be
+/// switches, dials, or a gear that is in, which stay down.
+pub(crate) fn momentary(keys: &Bits) -> Bits {
+    let may_stay =
+        |code: &u16| is_button(*code) && (*code >= BTN_DPAD_UP || (BTN_JOYSTICK..BTN_DIGI).contains(code));
+    keys.iter().filter(|code| !may_stay(code)).collect()
+}
+
 /// Returns true if a device of this kind may have the key or button.
 fn may_have(kind: Kind, code: u16) -> bool {
     let is_pointer_button = (BTN_LEFT..BTN_JOYSTICK).contains(&code);

@@ -24,6 +24,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use kind::momentary;
 pub use properties::Properties;
 
 use crate::side::wrong_side;

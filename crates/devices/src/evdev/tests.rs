@@ -405,6 +405,14 @@ fn only_a_keyboard_keeps_the_keys_that_type() {
     assert_eq!(super::kind::remove_foreign_keys(&mut keyboard), 0);
 }
 
+#[test]
+fn switches_of_a_joystick_are_not_waited_for() {
+    let switches = [BTN_JOYSTICK, BTN_GAMEPAD + 5, BTN_DPAD_UP, BTN_TRIGGER_HAPPY + 40];
+    assert!(super::momentary(&Bits::from_iter(switches)).is_empty());
+    let keys = Bits::from_iter([KEY_A, BTN_LEFT, BTN_TOUCH, BTN_MISC, KEY_VOLUMEUP, 0x160]);
+    assert_eq!(super::momentary(&keys), keys);
+}
+
 fn any_properties() -> impl Strategy<Value = Properties> {
     let texts = ("\\PC{0,60}", "\\PC{0,60}", "\\PC{0,60}");
     let axes = prop::collection::btree_map(

@@ -19,6 +19,7 @@
 use super::dualsense;
 use super::properties::Properties;
 use super::reports::Inputs;
+use crate::evdev::momentary;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use crate::stream::now;
 use contract::{
@@ -100,20 +101,20 @@ impl Grab {
         self.advance();
     }
 
-    /// Grabs nodes without a pressed key: the program that received a press must also receive the release.
+    /// Grabs nodes without a pressed key: the program that received a press must also receive the release. Switches of a
+    /// joystick stay down and do not count.
     fn advance(&mut self) {
         self.waiting.retain(|at| {
             let node = self.nodes[*at].as_fd();
-            !(evdev::state(node, EV_KEY).is_ok_and(|keys| keys.is_empty()) && evdev::grab(node, true).is_ok())
+            let is_at_rest = evdev::state(node, EV_KEY).is_ok_and(|keys| momentary(&keys).is_empty());
+            !(is_at_rest && evdev::grab(node, true).is_ok())
         });
     }
 
     fn end(&mut self) {
-        for (at, node) in self.nodes.iter().enumerate() {
-            if !self.waiting.contains(&at) {
-                // It fails if it is not grabbed, or the device is gone.
-                let _ = evdev::grab(node.as_fd(), false);
-            }
+        for node in &self.nodes {
+            // A killed worker may have grabbed a node that waits here. It fails if it is not grabbed, or the device is gone.
+            let _ = evdev::grab(node.as_fd(), false);
         }
         self.waiting.clear();
     }

@@ -395,6 +395,29 @@ fn a_device_is_grabbed_once_its_keys_are_up_and_released_on_close() {
 }
 
 #[test]
+fn a_new_worker_takes_over_the_grab_and_the_held_keys_of_a_killed_one() {
+    needs_uinput!();
+    let device = Device::plug_in(&keyboard("grab killed"));
+    let local = Application::open(&device.path);
+    let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
+    let mut killed = End::new(&Evdev, opened.try_clone().unwrap());
+    killed.pull().unwrap().expect("a first snapshot");
+    assert_eq!(killed.figure("grabbed"), 1.0);
+    std::mem::forget(killed);
+    device.emit(&[key(KEY_A, 1)]);
+    let mut source = End::new(&Evdev, opened);
+    let first = source.pull().unwrap().expect("a first snapshot");
+    assert!(
+        matches!(update(&first), Update::Snapshot(held) if held.len() == 1),
+        "the application has the key"
+    );
+    assert_eq!((local.read(), source.figure("grabbed")), (vec![], 1.0));
+    source.partner.close(source.out.unwrap()).unwrap();
+    device.emit(&[key(KEY_A, 0)]);
+    assert_eq!(local.read(), [key(KEY_A, 0), Event::REPORT]);
+}
+
+#[test]
 fn grab_on_grabs_at_once_and_fails_if_another_program_has_grabbed() {
     needs_uinput!();
     let device = Device::plug_in(&keyboard("grab on"));
