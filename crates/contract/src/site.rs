@@ -25,8 +25,8 @@ pub struct Site {
     pub seed: [u8; 32],
     /// State shared by the halves of one pair in a driver's two flows.
     pub shared: Shared,
-    /// The largest message accepted here, unless it is a picture. It overrides the sizes that the other host
-    /// claims.
+    /// The largest message accepted here, by this host's limit and the flow's format. It overrides the sizes that
+    /// the other host claims.
     pub message_bytes: usize,
     /// The formats of the ports of a half that joins flows, in order; empty elsewhere.
     pub inputs: Vec<Format>,

@@ -14,10 +14,15 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::random;
+use wire::BODY_BYTES_MAX;
 use wire::control::CONTROL_BODY_BYTES_MAX;
+use wire::formats::block::{ANSWER_BYTES, DATA_BYTES_MAX, REQUEST_BYTES};
 
 /// Longest time without progress that an ended flow waits for its stages to release held messages.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Most bytes that the pairs of a pipeline put in front of a message.
+const PAIR_HEADERS_BYTES_MAX: usize = 4096;
 
 /// Builds one half of a pipeline, each stage behind its configured link. An error names the stage that does not start.
 pub fn build_chain(
@@ -27,6 +32,7 @@ pub fn build_chain(
     site: &Site,
 ) -> Result<Chain, PipelineError> {
     let formats = pipeline.formats(format)?;
+    let site = &Site { message_bytes: message_bytes_max(format, site.message_bytes), ..site.clone() };
     let pairs: Vec<_> =
         pipeline.pairs().iter().zip(&formats).filter(|(used, _)| !used.is_in_junction).collect();
     // The loop below creates links in this order.
@@ -38,6 +44,17 @@ pub fn build_chain(
     match half {
         Half::Source => Chain::source(pipeline, format, &mut make),
         Half::Sink => Chain::sink(pipeline, format, &mut make),
+    }
+}
+
+/// Returns the largest message of a flow of `format` on a host with this `limit`. A picture may be as large as a message
+/// can be, and the data of a disk as large as a request. Any other message of that size is likely a bomb. The
+/// format between two pairs says too little: it is `bytes` behind `latest`, which passes whole pictures.
+fn message_bytes_max(format: &Format, limit: usize) -> usize {
+    match format {
+        Format::Video => BODY_BYTES_MAX,
+        Format::Block => limit.max(REQUEST_BYTES.max(ANSWER_BYTES) + DATA_BYTES_MAX + PAIR_HEADERS_BYTES_MAX),
+        _ => limit,
     }
 }
 
@@ -268,6 +285,39 @@ pub(crate) mod tests {
     use contract::{Input, Outbox, Report};
     use modules::registry;
     use pipeline::Origin;
+    use wire::formats::video::{Geometry, Header, PixelFormat};
+
+    /// Sends a body through both halves of a pipeline, on a host with the default limits.
+    fn pass(text: &str, format: &Format, body: Body) -> Option<Body> {
+        let pipeline = Pipeline::parse(text, registry::pairs(), Origin::Local).unwrap();
+        let site = Site { message_bytes: session::Limits::default().message_bytes, ..Site::default() };
+        let half = |half| ChainRunner::new(build_chain(half, &pipeline, format, &site).unwrap());
+        let [mut source, mut sink] = [half(Half::Source), half(Half::Sink)];
+        source.feed(Message::new(Time::ZERO, body), Time::ZERO);
+        let encoded = source.out.messages.pop_front().unwrap();
+        assert!(encoded.body.len() < 4 << 20, "{text}: not compressed");
+        sink.feed(encoded, Time::ZERO);
+        sink.out.messages.pop_front().map(|message| message.body)
+    }
+
+    #[test]
+    fn the_limit_of_a_message_is_that_of_its_flow() {
+        let geometry = Geometry::new(PixelFormat::Bgrx32, 1920, 1080).unwrap();
+        let mut picture = Body::from(vec![7; 1920 * 1080 * 4]);
+        picture.push_front(&Header::frame(geometry).emit());
+        let request = |bytes| Body::from(vec![1; bytes]);
+        let largest = REQUEST_BYTES + DATA_BYTES_MAX;
+        for (text, format, body, passes) in [
+            ("latest | compress", Format::Video, picture.clone(), true),
+            ("compress | latest", Format::Video, picture.clone(), true),
+            ("latest | compress", Format::Bytes, picture, false),
+            ("bundle | compress(method=lz4)", Format::Block, request(largest), true),
+            ("compress(method=lz4)", Format::Block, request(largest + PAIR_HEADERS_BYTES_MAX + 1), false),
+        ] {
+            let passed = pass(text, &format, body.clone());
+            assert!(passed == passes.then_some(body), "{text}, {format}");
+        }
+    }
 
     /// A stage in a process that cannot start again, and so never releases its one message.
     struct Stuck;

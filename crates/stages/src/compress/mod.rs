@@ -36,7 +36,6 @@ use codec::Method;
 use contract::{
     Format, ModuleEntry, OptionKind, OptionSpec, Options, Pair, Site, Stage, StageResult, Work, agreed,
 };
-use wire::formats::block::{ANSWER_BYTES, DATA_BYTES_MAX, REQUEST_BYTES};
 
 /// The pair.
 pub(crate) struct Compress;
@@ -89,14 +88,6 @@ impl Pair for Compress {
     }
 
     fn sink(&self, options: &Options, format: &Format, site: &Site) -> StageResult<Box<dyn Stage>> {
-        // A picture may be as large as a message can be, and the data of a disk as large as a request. Any other message of that
-        // size is likely a bomb.
-        let is_tiled = *format == Format::Video;
-        let message_bytes = match format {
-            Format::Video => wire::BODY_BYTES_MAX,
-            Format::Block => site.message_bytes.max(REQUEST_BYTES.max(ANSWER_BYTES) + DATA_BYTES_MAX),
-            _ => site.message_bytes,
-        };
-        Ok(Box::new(sink::Sink::new(options, message_bytes, is_tiled)?))
+        Ok(Box::new(sink::Sink::new(options, site.message_bytes, *format == Format::Video)?))
     }
 }

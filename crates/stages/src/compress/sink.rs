@@ -10,7 +10,7 @@ use wire::BODY_BYTES_MAX;
 
 pub(super) struct Sink {
     methods: Vec<AgreedMethod>,
-    /// Largest body by this host's limit `message_bytes`.
+    /// Largest body by this host's limit and the flow's format.
     message_bytes: usize,
     /// Reused buffer for decompressed tiles; `None` if the messages are no pictures.
     tiles: Option<Vec<u8>>,

@@ -125,19 +125,6 @@ fn bombs_and_false_claims_are_refused() {
 }
 
 #[test]
-fn the_largest_request_of_a_disk_passes() {
-    use wire::formats::block::{DATA_BYTES_MAX, REQUEST_BYTES};
-    let (mut source, _) = halves(&[]);
-    let site = Site { message_bytes: 1 << 20, ..Site::default() };
-    let mut sink = Compress.sink(&options(&Compress, &[]), &Format::Block, &site).unwrap();
-    let largest = vec![1; REQUEST_BYTES + DATA_BYTES_MAX];
-    let encoded = through(&mut *source, largest.clone()).unwrap();
-    assert!(through(&mut *sink, encoded).unwrap() == Body::from(largest));
-    let bomb = through(&mut *source, vec![1; REQUEST_BYTES + DATA_BYTES_MAX + 1]).unwrap();
-    assert!(matches!(through(&mut *sink, bomb), Err(StageError::TooLarge { .. })));
-}
-
-#[test]
 fn auto_accepts_only_methods_of_its_ladder() {
     let mut sink = small(&[("level", "auto")], 1 << 20);
     for method in ["zstd", "lz4"] {
