@@ -32,6 +32,8 @@ impl SharedState {
 struct State {
     /// Set by [`Requests`].
     limits: Option<Limits>,
+    /// Existing [`Answers`]: two during a change, because the new one is made before the old one is dropped.
+    answers: usize,
     /// True while [`Answers`] exists and the device half can match answers to requests.
     is_matching: bool,
     /// Requests of the application that it has no answer to, in its order.
@@ -244,12 +246,28 @@ impl Answers {
     pub(super) fn new(site: &Site) -> Self {
         let shared = SharedState::of_host(site);
         let mut state = shared.lock();
+        state.answers += 1;
         state.is_matching = true;
         // A new epoch may mean another device.
         state.prefetches.clear();
         state.cache.clear();
         drop(state);
         Answers { shared }
+    }
+}
+
+impl Drop for Answers {
+    /// Without this half, requests must not be answered from the cache, and nothing completes the pending ones.
+    /// Its answers for them are in `held`: its owner counts those.
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.answers -= 1;
+        if state.answers == 0 {
+            state.is_matching = false;
+            state.pending.clear();
+            state.prefetches.clear();
+            state.cache.clear();
+        }
     }
 }
 

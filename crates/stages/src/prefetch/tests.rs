@@ -173,6 +173,13 @@ impl Driver {
         self.stages[APPLICATION_ANSWERS] = half(given, "answers", Half::Sink, &self.sites[0]);
     }
 
+    /// Removes the pair from the flow of answers.
+    fn remove_answers(&mut self) {
+        for stage in [DEVICE_ANSWERS, APPLICATION_ANSWERS] {
+            self.stages[stage] = Box::new(PassThrough);
+        }
+    }
+
     fn message(&mut self, stage: usize, message: Message) {
         self.stages[stage].handle(Port::MAIN, message, self.now, &mut self.out).unwrap();
         self.settle(stage);
@@ -351,6 +358,31 @@ fn an_unanswered_request_stops_prefetching() {
         "a new epoch prefetches again"
     );
     assert_eq!(driver.received[driver.received.len() - 40..], expected);
+}
+
+#[test]
+fn requests_pass_after_the_pair_left_the_flow_of_answers() {
+    let given = [("ahead", "8")];
+    let mut driver = Driver::new(Some(&given), &network(), 1);
+    driver.run(&[1, 2, 3].map(Act::Read), 1);
+    assert!(driver.figure(APPLICATION_REQUESTS, "cache_bytes") > 0.0);
+    // The first request is not answered any more, and the second waits behind it with an answer from the cache.
+    for request in [900, 4].map(Act::Read) {
+        driver.message(APPLICATION_REQUESTS, Message::new(driver.now, request.request()));
+    }
+    assert_eq!(driver.stages[APPLICATION_ANSWERS].held(), 1);
+    driver.remove_answers();
+    driver.run(&[], 1);
+    driver.received.clear();
+    let acts: Vec<Act> = (4..2004).map(Act::Read).collect();
+    driver.run(&acts, 1);
+    assert_eq!(driver.received.len(), acts.len());
+    assert!(driver.received == answers(&acts));
+    driver.restart_answers(&given);
+    let prefetched = driver.figure(APPLICATION_REQUESTS, "prefetched");
+    driver.run(&acts[..40], 1);
+    assert!(driver.figure(APPLICATION_REQUESTS, "prefetched") > prefetched + 20.0, "prefetches again");
+    assert_eq!(driver.received[acts.len()..], answers(&acts[..40]));
 }
 
 #[test]
