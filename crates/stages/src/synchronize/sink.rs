@@ -61,8 +61,8 @@ struct Flow {
     stretch: Option<Stretch>,
     /// The time from release until the node plays a message: so much earlier than other flows' it is released.
     lead: Duration,
-    /// With `silent=last`: its last message, and how often that was repeated.
-    repeatable: Option<(Message, u32)>,
+    /// With `silent=last`: its last message, and the time of the next repetition.
+    repeatable: Option<(Message, Time)>,
     has_ended: bool,
 }
 
@@ -89,7 +89,7 @@ impl Flow {
         let Flow { port, queue, horizon, last_arrival, stretch: _, lead, repeatable, has_ended } = self;
         into.put([port.0.into(), horizon.0, last_arrival.0, nanoseconds(*lead).cast_unsigned()]);
         into.put([(*has_ended).into(), queue.len() as u64]);
-        into.put([repeatable.as_ref().map_or(0, |(_, count)| u64::from(*count) + 1)]);
+        into.put([repeatable.as_ref().map_or(0, |(_, at)| at.0)]);
         repeatable.iter().for_each(|(message, _)| into.put_message(message));
         for Held { created, arrived, message } in queue {
             into.put([created.0, arrived.0, message.attributes.stale.into()]);
@@ -110,8 +110,8 @@ impl Flow {
         flow.lead = Duration::from_nanos(from.number()?);
         flow.has_ended = from.number_below(2)? == 1;
         let held = from.number_below(messages_max as u64 + 1)?;
-        if let Some(count) = from.number_below(1 << 31)?.checked_sub(1) {
-            flow.repeatable = Some((from.message()?, count as u32));
+        if let Some(at) = Some(Time(from.number()?)).filter(|at| *at > Time::ZERO) {
+            flow.repeatable = Some((from.message()?, at));
         }
         for _ in 0..held {
             let (created, arrived) = (Time(from.number()?), Time(from.number()?));
@@ -329,27 +329,27 @@ impl Sink {
 
     /// Time of the next repetition of a flow's last message: only while another flow is active.
     fn repeat_due(&self, flow: &Flow) -> Option<Time> {
-        let (_, repeat_count) = flow.repeatable.as_ref().filter(|_| !flow.has_ended)?;
-        let at = flow.last_arrival.after(self.silence.saturating_mul(repeat_count + 1));
+        let (_, at) = flow.repeatable.as_ref().filter(|_| !flow.has_ended)?;
         let others = self.flows.iter().filter(|other| other.port != flow.port && !other.has_ended);
-        others.map(|other| other.last_arrival.after(self.silence)).any(|until| until > at).then_some(at)
+        others.map(|other| other.last_arrival.after(self.silence)).any(|until| until > *at).then_some(*at)
     }
 
-    /// Repeats the last messages of silent flows, with current creation times.
+    /// Repeats the last messages of silent flows, with current creation times. Of the repetitions missed while all
+    /// flows were silent, only the last is made.
     fn repeat_silent(&mut self, now: Time) {
         for index in 0..self.flows.len() {
-            while let Some(at) = self.repeat_due(&self.flows[index]).filter(|at| *at <= now) {
-                let flow = &mut self.flows[index];
-                let Some((repeatable, repeat_count)) = &mut flow.repeatable else { break };
-                *repeat_count += 1;
-                let silence = at.since(flow.last_arrival);
-                let mut message = repeatable.clone();
-                message.created = message.created.after(silence);
-                message.attributes.stale = true;
-                let created = message.created.min(now).max(flow.horizon).max(self.released);
-                self.repeated += 1;
-                self.hold(index, message, created, now);
-            }
+            let Some(due) = self.repeat_due(&self.flows[index]).filter(|due| *due <= now) else { continue };
+            let flow = &mut self.flows[index];
+            let Some((repeatable, next)) = &mut flow.repeatable else { continue };
+            let late_ns = now.since(due).as_nanos() % self.silence.as_nanos();
+            let at = now.before(Duration::from_nanos(late_ns as u64));
+            *next = at.after(self.silence);
+            let mut message = repeatable.clone();
+            message.created = message.created.after(at.since(flow.last_arrival));
+            message.attributes.stale = true;
+            let created = message.created.min(now).max(flow.horizon).max(self.released);
+            self.repeated += 1;
+            self.hold(index, message, created, now);
         }
     }
 }
@@ -371,7 +371,7 @@ impl Stage for Sink {
         let flow = &mut self.flows[index];
         (flow.last_arrival, flow.has_ended) = (now, false);
         if self.silent_policy == SilentPolicy::Last {
-            flow.repeatable = Some((message.clone(), 0));
+            flow.repeatable = Some((message.clone(), now.after(self.silence)));
         }
         let created = created.max(flow.horizon);
         if created < self.released {

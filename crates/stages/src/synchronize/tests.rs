@@ -190,6 +190,23 @@ fn the_last_message_of_a_silent_flow_may_be_repeated() {
 }
 
 #[test]
+fn repetitions_missed_in_a_pause_are_left_out() {
+    let mut rig = Rig::ordering(&[("silent", "last"), ("silence", "100ms"), ("apart", "true")]);
+    for port in [0, 1] {
+        rig.push(port, 95, 100);
+    }
+    assert_eq!(rig.run_until(1000), []);
+    let after_hours_ms = 18_000_030;
+    assert_eq!(rig.push(0, after_hours_ms - 5, after_hours_ms), [(0, after_hours_ms - 5)]);
+    let now = Time::from_millis(after_hours_ms);
+    while rig.sink.poll_timeout().is_some_and(|at| at <= now) {
+        rig.sink.handle_timeout(now, &mut rig.out).unwrap();
+    }
+    assert_eq!(rig.released(), [(1, 17_999_995)]);
+    assert_eq!(rig.sink.poll_timeout(), Some(Time::from_millis(18_000_100)));
+}
+
+#[test]
 fn a_flow_that_ended_is_not_waited_for() {
     let mut rig = Rig::ordering(&[("silent", "wait"), ("wait", "10s")]);
     rig.push(0, 100, 100);
