@@ -397,6 +397,12 @@ impl Stage for Sink {
         Ok(())
     }
 
+    /// The device was cut off, and what it held was made neutral: a repetition would press its keys again.
+    fn handle_gap(&mut self, port: Port, _now: Time, _out: &mut Outbox) -> StageResult {
+        self.flows.iter_mut().filter(|flow| flow.port == port).for_each(|flow| flow.repeatable = None);
+        Ok(())
+    }
+
     /// Releases sound earlier, because its node plays it later: a program plays sound and picture of the same time together.
     fn handle_fill(&mut self, port: Port, fill: Fill, _now: Time, _out: &mut Outbox) -> StageResult {
         let index = self.flow(port)?;

@@ -207,6 +207,28 @@ fn repetitions_missed_in_a_pause_are_left_out() {
 }
 
 #[test]
+fn a_message_from_before_a_gap_is_not_repeated() {
+    let mut rig = Rig::ordering(&[("silent", "last"), ("silence", "100ms"), ("apart", "true")]);
+    let repeats = |rig: &mut Rig, range_ms: std::ops::Range<u64>| {
+        let mut all = Vec::new();
+        for now_ms in range_ms.step_by(10) {
+            all.extend(rig.run_until(now_ms));
+            all.extend(rig.push(0, now_ms, now_ms));
+        }
+        all.retain(|(port, _)| *port == 1);
+        all
+    };
+    rig.push(1, 100, 100);
+    assert_eq!(repeats(&mut rig, 110..350), [(1, 200), (1, 300)]);
+    rig.sink.handle_gap(Port(0), Time::from_millis(350), &mut rig.out).unwrap();
+    assert_eq!(repeats(&mut rig, 350..450), [(1, 400)], "the gap is of the other flow");
+    rig.sink.handle_gap(Port(1), Time::from_millis(450), &mut rig.out).unwrap();
+    assert_eq!(repeats(&mut rig, 450..1000), []);
+    rig.push(1, 1000, 1000);
+    assert_eq!(repeats(&mut rig, 1010..1150), [(1, 1000), (1, 1100)], "the message and its repetition");
+}
+
+#[test]
 fn a_flow_that_ended_is_not_waited_for() {
     let mut rig = Rig::ordering(&[("silent", "wait"), ("wait", "10s")]);
     rig.push(0, 100, 100);
