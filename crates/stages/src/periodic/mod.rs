@@ -186,6 +186,11 @@ impl Stage for Source {
         Ok(())
     }
 
+    /// The message for the end of the period. Merged motion is one message.
+    fn held(&self) -> usize {
+        usize::from(!self.waiting.is_empty())
+    }
+
     fn report(&self) -> Vec<Report> {
         vec![("sent", self.sent as f64), ("replaced", self.replaced as f64)]
     }

@@ -1,7 +1,7 @@
 use super::Periodic;
-use contract::{Format, Message, Pair, Time};
+use contract::{Format, Message, Outbox, Pair, Port, Time};
 use std::time::Duration;
-use testkit::stage::{TwoHalves, conforms, options, steady};
+use testkit::stage::{TwoHalves, conforms, options, site, steady};
 use wire::formats::evdev;
 use wire::formats::motion::{Motion, Update};
 
@@ -31,6 +31,24 @@ fn the_newest_leaves_at_the_end_of_each_period() {
     assert_eq!(received_ms(&run), [(0, 0), (10, 2), (20, 4), (30, 7), (40, 9), (50, 10), (75, 11), (85, 12)]);
     assert_eq!(run.dropped(), 5);
     assert_eq!(run.figure(contract::Half::Source, "replaced"), 5.0);
+}
+
+#[test]
+fn a_message_is_held_until_the_end_of_the_period() {
+    let motion = evdev::Update::Frame(vec![evdev::Event::new(evdev::code::EV_REL, 0, 1)]).to_bytes();
+    for (format, body) in [(Format::Bytes, vec![7]), (Format::Evdev, motion)] {
+        let mut source =
+            Periodic.source(&options(&Periodic, &[("period", "10ms")]), &format, &site(1)).unwrap();
+        let mut out = Outbox::default();
+        let mut held = |at_ms| {
+            let message = Message::new(Time::ZERO, body.clone());
+            source.handle(Port::MAIN, message, Time::from_millis(at_ms), &mut out).unwrap();
+            (source.held(), source.kept())
+        };
+        assert_eq!([held(100), held(101), held(102)], [(0, 0), (1, 1), (1, 1)], "{format:?}");
+        source.handle_timeout(Time::from_millis(110), &mut out).unwrap();
+        assert_eq!((source.held(), out.messages.len()), (0, 2), "{format:?}");
+    }
 }
 
 #[test]

@@ -47,6 +47,10 @@ impl Stage for Sink {
         Ok(())
     }
 
+    fn held(&self) -> usize {
+        self.buffer.held()
+    }
+
     fn checkpoint(&self) -> Option<Body> {
         Some(self.buffer.checkpoint())
     }

@@ -67,6 +67,19 @@ fn a_missing_message_is_waited_for_then_abandoned() {
 }
 
 #[test]
+fn messages_that_wait_are_held() {
+    let (mut sink, mut out) = (sink(&[("wait", "50ms")]), Outbox::default());
+    hand(&mut *sink, 1, &[0, 2, 4], 0, &mut out);
+    assert_eq!((sink.held(), sink.kept()), (2, 2));
+    hand(&mut *sink, 1, &[1], 0, &mut out);
+    // Message 5000 is unconfirmed.
+    hand(&mut *sink, 1, &[5000], 0, &mut out);
+    assert_eq!(sink.held(), 2);
+    sink.handle_timeout(Time::from_millis(50), &mut out).unwrap();
+    assert_eq!(sink.held(), 0);
+}
+
+#[test]
 fn the_window_bounds_the_messages_held() {
     let (mut sink, mut out) = (sink(&[("window", "4")]), Outbox::default());
     assert_eq!(hand(&mut *sink, 1, &[1, 3], 0, &mut out), []);
