@@ -75,6 +75,8 @@ pub fn make_link(used: &PairUse, half: Half, format: &Format, site: &Site) -> St
 /// A chain of stages with its output queue. The queue is `out.messages`, oldest first.
 pub struct ChainRunner {
     chain: Chain,
+    /// The stages learn of a gap before the next message.
+    has_gap: bool,
     /// Output of the stages that the path has not processed yet.
     pub out: ChainOut,
     /// Set while the flow drains: the fewest held messages so far, and the deadline for the next one to leave.
@@ -88,11 +90,20 @@ pub struct ChainRunner {
 impl ChainRunner {
     /// Creates a runner with an empty output queue.
     pub fn new(chain: Chain) -> Self {
-        ChainRunner { chain, out: ChainOut::default(), draining: None, has_ended: false, has_given_up: false }
+        let (has_gap, out) = (false, ChainOut::default());
+        ChainRunner { chain, has_gap, out, draining: None, has_ended: false, has_given_up: false }
+    }
+
+    /// Notes that the stages are new in the middle of a flow: others handled the messages before the next one.
+    pub fn note_gap(&mut self) {
+        self.has_gap = true;
     }
 
     /// Passes one message to the first stage.
     pub fn feed(&mut self, message: Message, now: Time) {
+        if std::mem::take(&mut self.has_gap) {
+            self.chain.handle_gap(now, &mut self.out);
+        }
         self.chain.handle(message, now, &mut self.out);
     }
 

@@ -93,11 +93,11 @@ impl SinkPath {
         limits: &Limits,
         log: Option<RecoveryLog>,
     ) -> Result<Self, DriverError> {
-        let (sink, chain, drops, recovery) = recovery::resume(&mut plan, limits, log)?;
+        let (sink, stages, drops, recovery) = recovery::resume(&mut plan, limits, log)?;
         Ok(SinkPath {
             plan,
             key,
-            stages: ChainRunner::new(chain),
+            stages,
             sink,
             lossy,
             lifecycle: Lifecycle::default(),

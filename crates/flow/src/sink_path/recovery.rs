@@ -19,11 +19,12 @@
 
 use super::acknowledge::longest_wait;
 use super::{SinkPath, build_chain};
+use crate::chain_runner::ChainRunner;
 use crate::recovery::{RecoveryLog, SavedSink};
 use crate::source_path::PEER_RESTARTED;
 use crate::types::{DriverError, FlowPlan, Notice};
 use contract::{Body, Ctl, CtlReply, FlowClass, FlowKey, Partner, RecoveryCtl, Time};
-use pipeline::{Chain, DropCounts};
+use pipeline::DropCounts;
 use session::{Limits, SinkFlow};
 use wire::FlowControl;
 use wire::ticket::{FlowTicket, SinkTicket};
@@ -82,7 +83,7 @@ pub(super) fn resume(
     plan: &mut FlowPlan,
     limits: &Limits,
     mut log: Option<RecoveryLog>,
-) -> Result<(SinkFlow, Chain, DropCounts, SinkRecovery), DriverError> {
+) -> Result<(SinkFlow, ChainRunner, DropCounts, SinkRecovery), DriverError> {
     let mut sink = SinkFlow::new(plan.class, limits);
     let mut drops = DropCounts::default();
     let saved = log.as_mut().and_then(RecoveryLog::sink).filter(|saved| saved.ticket.flow == plan.flow);
@@ -97,11 +98,17 @@ pub(super) fn resume(
     let mut chain = build_chain(plan)?;
     let are_needed = chain.remembers();
     let is_restorable = |saved: &&SavedSink| are_needed && !saved.checkpoint.is_empty();
-    if let Some(saved) = saved.as_ref().filter(is_restorable)
-        && chain.restore(Body::from(saved.checkpoint.clone())).is_err()
-    {
-        // An unusable checkpoint is ignored.
-        chain = build_chain(plan)?;
+    let mut is_restored = false;
+    if let Some(saved) = saved.as_ref().filter(is_restorable) {
+        is_restored = chain.restore(Body::from(saved.checkpoint.clone())).is_ok();
+        if !is_restored {
+            // An unusable checkpoint is ignored.
+            chain = build_chain(plan)?;
+        }
+    }
+    let mut stages = ChainRunner::new(chain);
+    if saved.is_some() && !is_restored {
+        stages.note_gap();
     }
     let mut recovery = SinkRecovery {
         log,
@@ -116,7 +123,7 @@ pub(super) fn resume(
     if plan.class != FlowClass::Reliable {
         recovery.abandon_repeated();
     }
-    Ok((sink, chain, drops, recovery))
+    Ok((sink, stages, drops, recovery))
 }
 
 impl SinkPath {
@@ -291,8 +298,8 @@ mod tests {
     use crate::recovery::{map, memory};
     use crate::types::PathContext;
     use contract::{
-        Attributes, Direction, FlowDirection, FlowTemplate, Format, Message, PartnerError, PartnerResult,
-        Pull, Pulled, Pushed, Readiness, Site,
+        Attributes, Direction, FlowDirection, FlowTemplate, Format, Half, Message, PartnerError,
+        PartnerResult, Pull, Pulled, Pushed, Readiness, Site,
     };
     use modules::registry;
     use pipeline::{Origin, Pipeline};
@@ -341,20 +348,51 @@ mod tests {
         }
     }
 
-    /// Resumes the path of a worker that was killed after the partner had written 7 bytes of an output.
-    fn resumed(class: FlowClass, memory: &OwnedFd) -> SinkPath {
-        let plan = FlowPlan {
+    fn plan(class: FlowClass, pipeline: &str) -> FlowPlan {
+        FlowPlan {
             flow: 0,
             direction: FlowDirection::DeviceToApplication,
             class,
             format: Format::Bytes,
-            pipeline: Pipeline::parse("", registry::pairs(), Origin::Local).unwrap(),
+            pipeline: Pipeline::parse(pipeline, registry::pairs(), Origin::Local).unwrap(),
             requested: Vec::new(),
             site: Site::default(),
-        };
+        }
+    }
+
+    /// Resumes the path of a worker that was killed.
+    fn resumed(class: FlowClass, pipeline: &str, memory: &OwnedFd) -> SinkPath {
         let limits = Limits::default();
         let [log, _] = map(memory.try_clone().unwrap(), &limits).unwrap();
-        SinkPath::new(plan, FlowKey::DEFAULT, false, &limits, Some(log)).unwrap()
+        SinkPath::new(plan(class, pipeline), FlowKey::DEFAULT, false, &limits, Some(log)).unwrap()
+    }
+
+    /// The ticket of a sink with `next` delivered messages.
+    fn ticket(next: u64) -> FlowTicket {
+        let (flow, epoch, abandoned, lost, upcoming, trimmed_to) = (0, 1, 0, 0, None, (0, 0));
+        FlowTicket::Sink(SinkTicket { flow, epoch, abandoned, next, lost, upcoming, trimmed_to })
+    }
+
+    #[test]
+    fn fec_does_not_recover_messages_that_were_delivered_before_a_crash() {
+        let text = "fec(data=8, parity=8, wait=10s)";
+        let plan = plan(FlowClass::Reliable, text);
+        let chain =
+            crate::chain_runner::build_chain(Half::Source, &plan.pipeline, &plan.format, &plan.site).unwrap();
+        let mut source = ChainRunner::new(chain);
+        (0..8u8).for_each(|number| source.feed(Message::new(Time(1), vec![number]), Time(1)));
+        let records: Vec<Message> = source.out.messages.drain(..).collect();
+        assert_eq!(records.len(), 16);
+        for delivered in [0, 3] {
+            let memory = memory(&Limits::default()).unwrap();
+            let [mut log, _] = map(memory.try_clone().unwrap(), &Limits::default()).unwrap();
+            log.save_ticket(&ticket(delivered), text);
+            let mut path = resumed(FlowClass::Reliable, text, &memory);
+            records[delivered as usize..].iter().for_each(|record| path.stages.feed(record.clone(), Time(1)));
+            let received: Vec<_> =
+                path.stages.out.messages.drain(..).map(|message| message.body.into_bytes()[0]).collect();
+            assert_eq!(received, (delivered as u8..8).collect::<Vec<_>>());
+        }
     }
 
     #[test]
@@ -369,14 +407,12 @@ mod tests {
             let limits = Limits::default();
             let memory = memory(&limits).unwrap();
             let [mut log, _] = map(memory.try_clone().unwrap(), &limits).unwrap();
-            let (flow, epoch, abandoned, next, lost, upcoming, trimmed_to) = (0, 1, 0, 0, 0, None, (0, 0));
-            let ticket = SinkTicket { flow, epoch, abandoned, next, lost, upcoming, trimmed_to };
-            log.save_ticket(&FlowTicket::Sink(ticket), "");
+            log.save_ticket(&ticket(0), "");
             log.begin_push();
             log.end_push(1, Some(7));
             // The second worker is killed before the next output.
             for _ in 0..2 {
-                let mut path = resumed(class, &memory);
+                let mut path = resumed(class, "", &memory);
                 if has_new_epoch {
                     path.begin_epoch(2, Time::ZERO, &mut Vec::new());
                 }
@@ -384,7 +420,7 @@ mod tests {
                 let mut partner: Box<dyn Partner> = Box::new(Notes::default());
                 path.complete_run(Some(&mut partner), false, Time::ZERO, &mut Vec::new());
             }
-            let mut path = resumed(class, &memory);
+            let mut path = resumed(class, "", &memory);
             let notes = Notes::default();
             let mut partner: Box<dyn Partner> = Box::new(notes.clone());
             path.stages.out.messages.push_back(Message::new(Time::ZERO, Body::new()));
