@@ -5,7 +5,6 @@
 //! broker's thread answers between its other work from data that it already has, so no request blocks it.
 
 use crate::events::Reloaded;
-use crate::local_socket::{directory, is_stale, listen, write_line};
 use flow::stats::DriverStats;
 use flow::trace::FlowTrace;
 use hub::hub::HubStats;
@@ -24,6 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::poller::Poller;
+use trust::local_socket::{directory, is_stale, listen, write_line};
 
 /// Most clients at a time.
 const VISITORS_MAX: usize = 16;

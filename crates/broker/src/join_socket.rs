@@ -4,7 +4,6 @@
 //! it keeps the connection open. A request with errors is refused and affects no other process.
 
 use crate::events::Event;
-use crate::local_socket::{directory, listen, write_line};
 use crate::programs::programs;
 use crate::share_words::ShareWords;
 use contract::ServiceError;
@@ -23,6 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::stop::Stop;
+use trust::local_socket::{directory, listen, write_line};
 
 /// Most processes joined to one device host.
 const VISITORS_MAX: usize = 32;

@@ -79,7 +79,6 @@ pub mod control_link;
 pub mod events;
 pub mod handover;
 pub mod join_socket;
-pub mod local_socket;
 pub mod offers;
 pub mod peer_session;
 pub mod programs;

@@ -10,6 +10,7 @@ mod key_line;
 pub mod keys;
 mod kinds;
 pub mod link_keys;
+pub mod local_socket;
 mod pairing;
 mod peers;
 mod places;

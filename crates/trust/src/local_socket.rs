@@ -44,7 +44,7 @@ pub fn directory() -> io::Result<PathBuf> {
     let found = runtime.into_iter().chain([PathBuf::from(format!("/run/user/{uid}"))]).find(is_ours);
     private(match found {
         Some(runtime) => runtime.join("outboard"),
-        None => trust::state_directory().map_err(io::Error::other)?.join("run"),
+        None => crate::state_directory().map_err(io::Error::other)?.join("run"),
     })
 }
 
