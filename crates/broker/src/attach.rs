@@ -24,6 +24,7 @@ use flow::fair::Processor;
 use flow::nodes::Claim;
 use flow::types::{FlowPlan, Notice};
 use hosts::dial::{Dialling, Expected, Over, Patience, SHARE, greet, is_here};
+use hosts::look_up::LookUp;
 use hosts::ways::Ways;
 use hub::application::{ApplicationChoice, make_node};
 use making::Making;
@@ -185,7 +186,9 @@ pub struct ApplicationHost {
     target: Target,
     /// The command that should listen there, for the error of the first connection.
     listener: &'static str,
+    /// The address at which the device host answered last.
     address: SocketAddr,
+    look_up: LookUp,
     /// The part that both roles have.
     common: PeerSession<AttachedDevice>,
     /// The peers of this host; `None` with `--insecure`.
@@ -252,6 +255,7 @@ impl ApplicationHost {
             common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
         }
         Ok(ApplicationHost {
+            look_up: LookUp::new(target.clone()),
             target,
             listener: SHARE,
             // The first connection sets it.

@@ -27,7 +27,8 @@
 //!    [`PeerSession::handle_link_failure`] closes the connection. The device host drops the data connections too
 //!    ([`Session::lose_links`]); the application host does so in step 6.
 //! 2. *Search.* [`ApplicationHost::redial`] starts a thread that connects (`Search::run` in `attach/redial.rs`), and another
-//!    one until a connection succeeds. It also searches while the old connection exists and is silent.
+//!    one until a connection succeeds. It also searches while the old connection exists and is silent. A device host that
+//!    stays silent is looked up by its name ([`hosts::look_up`]).
 //! 3. *Silence.* If nothing arrives for `--limit silence`, [`ControlLink::is_silent`] returns true on each host, and
 //!    [`PeerSession::handle_silence`] informs the workers. Sinks of state and timely flows, and of reliable ones with a
 //!    state, put their partner into the neutral state.

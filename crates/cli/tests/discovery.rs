@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
-use support::users::{User, pair};
+use support::users::{User, pair, paired};
 use support::{PATIENCE, Scratch, Service, command, outboard};
 
 #[test]
@@ -96,4 +96,27 @@ fn a_peer_is_found_by_its_announcement_and_then_by_its_place() {
     assert_eq!(attach.wait("attached")["name"], "plc");
     assert_eq!(attach.stop(), Some(0));
     assert_eq!(share.stop(), Some(0));
+}
+
+/// A device host gets another address, as from another DHCP lease, while `attach` runs.
+#[test]
+fn a_running_attach_follows_a_peer_to_another_place() {
+    let (a, b) = paired();
+    let share = |listen: &str| {
+        let mut share = a.serves(&["share", "pattern:rate=200", "--name", "plc", "--listen", listen]);
+        let address = share.wait("listening")["address"].as_str().unwrap().to_string();
+        // The place goes on record.
+        b.says(&["devices", &format!("a@{address}")]).done();
+        share.wait("peer-left");
+        (share, address)
+    };
+    let (mut before, address) = share("127.0.0.1:0");
+    let mut attach = b.serves(&["attach", "a/plc", "--as", "pattern", "--stats"]);
+    attach.wait("attached");
+    before.wait("attached");
+    let (mut after, _) = share(&address.replace("127.0.0.1", "127.0.0.2"));
+    assert_eq!(before.stop(), Some(0));
+    after.wait("attached");
+    assert_eq!(attach.stop(), Some(0));
+    assert_eq!(after.stop(), Some(0));
 }

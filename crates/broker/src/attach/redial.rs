@@ -17,11 +17,13 @@ use std::time::Duration;
 use sys::event::Event as Wake;
 use sys::poller::Poller;
 use trust::channel::ControlStream;
-use trust::{KeyRefusal, PeerKey, Trust};
+use trust::{KeyRefusal, Known, PeerKey, Trust};
 use wire::preamble::SessionToken;
 
 /// Shortest connect timeout of a search.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// Shortest connect timeout at an address where the device host has not been before: the path may be longer.
+const MOVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest timeout of each step of the greeting during a search.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -29,6 +31,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const ANOTHER_HOST: &str = "a different host answers at this address";
 
 /// The alternative to try when the last transport does not connect.
+#[derive(Clone)]
 pub(super) enum Alternative {
     Nothing,
     /// Try this fallback: it alone may get through.
@@ -46,6 +49,8 @@ enum TransportChange {
 /// The parameters of one search.
 struct Search {
     peer: SocketAddr,
+    /// Another address of the device host, to try after the last one.
+    other: Option<SocketAddr>,
     /// This host's identity and the key of the device host; `None` accepts any host.
     trust: Option<(Trust, Option<PeerKey>)>,
     /// This host's name, the session, and the number of messages received in it.
@@ -63,21 +68,34 @@ struct Search {
 /// The result of a search.
 struct Found {
     attempt: u32,
+    address: SocketAddr,
     transport: TransportPlan,
     change: Option<TransportChange>,
     result: Result<(ControlStream, Welcomed), ServiceError>,
 }
 
 impl Search {
-    /// Connects over the last transport, or over the alternative if only that one connects.
+    /// Connects to the last address, or to the other one if the last does not answer.
     fn run(mut self) -> Found {
+        let found = self.run_here();
+        let Some(other) = self.other.filter(|_| matches!(found.result, Err(ServiceError::Unreachable(_))))
+        else {
+            return found;
+        };
+        self.peer = other;
+        self.patience.connect = self.patience.connect.max(MOVED_TIMEOUT);
+        self.run_here()
+    }
+
+    /// Connects over the last transport, or over the alternative if only that one connects.
+    fn run_here(&mut self) -> Found {
         let transport = self.transport.clone();
         let first = self.connect(&transport);
         let reason = match &first {
             Err(ServiceError::Unreachable(reason)) => reason.clone(),
             _ => return self.found(transport, None, first),
         };
-        match std::mem::replace(&mut self.alternative, Alternative::Nothing) {
+        match self.alternative.clone() {
             Alternative::Nothing => self.found(transport, None, first),
             Alternative::Return(wanted) => {
                 let again = self.connect(&wanted);
@@ -116,12 +134,12 @@ impl Search {
     }
 
     fn found(
-        self,
+        &self,
         transport: TransportPlan,
         change: Option<TransportChange>,
         result: Result<(ControlStream, Welcomed), ServiceError>,
     ) -> Found {
-        Found { attempt: self.attempt, transport, change, result }
+        Found { attempt: self.attempt, address: self.peer, transport, change, result }
     }
 }
 
@@ -181,7 +199,13 @@ impl ApplicationHost {
         (self.redial, self.attempt) = (None, found.attempt);
         let went_on = found.result.and_then(|(stream, welcomed)| {
             let before = std::mem::replace(&mut self.transport, found.transport);
-            self.continue_on(stream, &welcomed).inspect_err(|_| self.transport = before)
+            let address_before = std::mem::replace(&mut self.address, found.address);
+            self.continue_on(stream, &welcomed)
+                .inspect_err(|_| (self.transport, self.address) = (before, address_before))?;
+            if address_before != self.address {
+                self.record_move();
+            }
+            Ok(())
         });
         match (went_on, found.change) {
             (Err(ServiceError::Unreachable(_)), _) | (Ok(()), None) => {}
@@ -192,7 +216,7 @@ impl ApplicationHost {
         Ok(())
     }
 
-    fn search(&self) -> Search {
+    fn search(&mut self) -> Search {
         let round_trip = self.common.facts().map_or(Duration::ZERO, |facts| facts.round_trip);
         let (patience, alternative) = match self.common.silent_since() {
             Some(_) => {
@@ -205,8 +229,13 @@ impl ApplicationHost {
                 (Patience { connect: left / 2, step: left / 2 }, Alternative::Nothing)
             }
         };
+        let (last, peers) = (self.address, self.known.as_ref().map(Known::peers));
+        let other = self.common.silent_since().and_then(|since| self.look_up.next(since, now(), peers));
+        // Another `share` of that host may listen on another port.
+        let is_other = |other: &SocketAddr| *other != last && other.port() == last.port();
         Search {
             peer: self.address,
+            other: other.filter(is_other),
             trust: self.known.as_ref().map(|known| (known.trust.clone(), self.key)),
             host: self.host.clone(),
             session: self.token,

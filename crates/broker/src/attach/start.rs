@@ -3,7 +3,7 @@
 use super::{ApplicationHost, AttachRequest, service};
 use crate::events::Event;
 use contract::ServiceError;
-use hosts::place::{Confirm, record_place};
+use hosts::place::{Confirm, Route, record_place};
 use trust::Known;
 
 impl ApplicationHost {
@@ -61,12 +61,22 @@ impl ApplicationHost {
             connected = self.reach();
         }
         let ((), route) = connected?;
+        self.record(route);
+        Ok(())
+    }
+
+    /// Records the place of a peer that was written by its name and has moved.
+    pub(super) fn record_move(&mut self) {
+        let named = self.known.as_ref().and_then(|known| self.target.named(known.peers()));
+        self.record(if named.is_some() { Route::Announced } else { Route::Known });
+    }
+
+    fn record(&mut self, route: Route) {
         if let (Some(known), Some(key)) = (&mut self.known, &self.key)
             && let Err(error) = record_place(known, &self.target, route, (key, self.address))
         {
             // Only a later search for the peer uses the record.
             self.choice.events.push(Event::Warning { problem: error.to_string() });
         }
-        Ok(())
     }
 }
