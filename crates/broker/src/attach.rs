@@ -51,9 +51,9 @@ use worker::{Command, Handover, Workers};
 
 /// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval between two requests for a device that is unavailable.
+/// Interval before the first request for a device that has become unavailable.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest interval before a device that fails again and again is requested. It doubles after each use shorter than [`SETTLED`].
+/// Longest interval. It doubles after each refusal, and after each use shorter than [`SETTLED`].
 const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
 const SETTLED: Duration = Duration::from_secs(10);
 
@@ -102,9 +102,11 @@ struct AttachedDevice {
     /// Its class; empty if the device or this program chooses it.
     class: String,
     opening: Opening,
-    /// Time of the latest answer to an `Open`, and the interval before the next `Open` if the device fails.
+    /// Time of the latest `Opened`, and the interval before the next `Open` if the device fails or is refused.
     opened_at: Time,
     reopen_interval: Duration,
+    /// The latest reason why the device is unavailable; `None` while it is open.
+    gone: Option<String>,
     dialling: Option<Dialling>,
     /// Further connections of the link.
     ways: Ways,
@@ -141,15 +143,16 @@ impl AttachedDevice {
         self.application.is_none() && self.making.is_none()
     }
 
-    /// Returns the interval before the next `Open`, after the device was refused or `has_failed`.
-    fn interval_after(&mut self, has_failed: bool) -> Duration {
-        if !has_failed || now().since(self.opened_at) >= SETTLED {
+    /// Handles a device that was refused or closed: schedules the next `Open`. Returns whether the user does not know this
+    /// reason yet.
+    fn handle_gone(&mut self, reason: &str, now: Time) -> bool {
+        if self.gone.is_none() && now.since(self.opened_at) >= SETTLED {
             self.reopen_interval = REOPEN_INTERVAL;
-            return REOPEN_INTERVAL;
         }
         let interval = self.reopen_interval;
         self.reopen_interval = (interval * 2).min(REOPEN_INTERVAL_MAX);
-        interval
+        self.opening = Opening::Unavailable { retry_at: now.after(interval) };
+        self.gone.replace(reason.into()).as_deref() != Some(reason)
     }
 
     /// Returns the time of the next `Open`, if the device is unavailable.
@@ -243,6 +246,7 @@ impl ApplicationHost {
                 opening: Opening::NotRequested,
                 opened_at: Time::ZERO,
                 reopen_interval: REOPEN_INTERVAL,
+                gone: None,
                 dialling: None,
                 ways: Ways::default(),
                 has_ended: false,
@@ -587,8 +591,7 @@ impl ApplicationHost {
             Control::Opened { driver, class, description, flows, key } => {
                 self.open(driver, class, description, (&flows, &key), emit).map_err(Failure::Final)?;
             }
-            Control::Refused { driver, ref reason } | Control::Close { driver, ref reason } => {
-                let (has_failed, reason) = (matches!(message, Control::Close { .. }), reason.clone());
+            Control::Refused { driver, reason } | Control::Close { driver, reason } => {
                 self.common.forget_changes(driver);
                 let Some(known) = self.common.drivers.get_mut(&driver) else { return Ok(()) };
                 let name = known.name.clone();
@@ -596,10 +599,11 @@ impl ApplicationHost {
                     return Err(Failure::Final(ServiceError::Peer(format!("{name}: {reason}"))));
                 }
                 // The application keeps its node; this host requests the device again until it is available.
-                let interval = known.own.interval_after(has_failed);
-                known.own.opening = Opening::Unavailable { retry_at: now().after(interval) };
+                let is_new = known.own.handle_gone(&reason, now());
                 self.common.workers.send(Command::Absence { driver });
-                emit(Event::DeviceGone { name, reason });
+                if is_new {
+                    emit(Event::DeviceGone { name, reason });
+                }
             }
             Control::Goodbye { reason } => {
                 self.token = None;
@@ -671,7 +675,7 @@ impl ApplicationHost {
                 return Ok(());
             }
         };
-        driver.own.opened_at = now();
+        (driver.own.opened_at, driver.own.gone) = (now(), None);
         let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(ServiceError::Peer)?;
         let other = self.known.as_ref().map_or(OtherHost::Any, |_| OtherHost::Known);
         let plans =

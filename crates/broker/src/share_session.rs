@@ -23,7 +23,7 @@ use modules::TransportPlan;
 use modules::now;
 use program::ProgramState;
 use session::{Limits, UnreportedLosses};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -100,6 +100,8 @@ pub struct Session {
     /// The peer's key; only the same key resumes the session.
     pub key: Option<PeerKey>,
     permit: Permit,
+    /// The refused requests that were reported since the permit changed: the device and the command that permits it.
+    forbidden: BTreeSet<(String, String)>,
     /// Losses to report to the peer.
     pub(crate) losses: UnreportedLosses,
     /// The part that both roles have.
@@ -158,6 +160,7 @@ impl Session {
             address: identity.address,
             key: identity.key,
             permit: identity.permit,
+            forbidden: BTreeSet::new(),
             losses: UnreportedLosses::new(identity.has_losses),
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
@@ -309,6 +312,9 @@ impl Session {
     /// Replaces the peer's permit, and takes devices from the peer that the new one does not cover: they are revoked, and the
     /// worker, which may ignore orders, is killed. The other devices continue in a new one.
     pub fn permit(&mut self, permit: Permit, shared: &mut Offers, emit: &mut dyn FnMut(Event)) {
+        if permit != self.permit {
+            self.forbidden.clear();
+        }
         self.permit = permit;
         let is_lost = |driver: &Driver<OpenDevice>| {
             shared

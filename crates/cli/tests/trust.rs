@@ -113,6 +113,33 @@ fn a_peer_sees_permitted_devices_and_is_disconnected_when_removed() {
     b.says(&["attach", &format!("{address}/hers"), "--as", "null"]).refused_with(1, "there is: nothing");
 }
 
+/// The application host requests the device again and again.
+#[test]
+fn a_lasting_refusal_is_reported_once_on_each_host() {
+    let (a, b) = paired();
+    let (mut share, address) = a.shares("pattern:rate=200", &["--name", "cam"]);
+    let mut using = b.serves(&["attach", &format!("{address}/cam"), "--as", "null"]);
+    using.wait("attached");
+    let restrict = |more: &[&str]| drop(a.says(&[&["peers", "restrict", "b"], more].concat()).done());
+    for device in ["mouse", "keyboard"] {
+        restrict(&[device]);
+        share.wait("forbidden");
+        // Time for further requests.
+        thread::sleep(Duration::from_secs(4));
+        let is_repeated = |event: &Value| event["event"] == "forbidden";
+        assert!(!share.pending().iter().any(is_repeated), "after {device}");
+    }
+    restrict(&["--all"]);
+    share.wait("attached");
+    // The device was closed, and then refused.
+    let gone = using.pending().into_iter().filter(|event| event["event"] == "device-gone");
+    assert_eq!(gone.count(), 2);
+    // A refusal that follows is a new one.
+    restrict(&["mouse"]);
+    using.wait("device-gone");
+    share.wait("forbidden");
+}
+
 /// A worker that ignores orders loses the device with the permission, by a signal.
 #[test]
 fn a_stuck_worker_loses_a_device_with_the_permission() {

@@ -72,7 +72,10 @@ impl Session {
         }
         let hidden = shared.values().find(|device| device.name == name);
         let remedy = hidden.and_then(|device| self.permit.remedy(&self.name, name, &device.allow));
-        if let Some(remedy) = remedy {
+        // The peer repeats its request.
+        if let Some(remedy) = remedy
+            && self.forbidden.insert((name.into(), remedy.clone()))
+        {
             emit(Event::Forbidden { peer: self.common.peer.clone(), name: name.into(), remedy });
         }
         // A device without permission is reported like one that does not exist.

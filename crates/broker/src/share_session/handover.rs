@@ -12,7 +12,7 @@ use flow::fair::Processor;
 use hosts::following::Following;
 use modules::now;
 use session::UnreportedLosses;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use sys::poller::Poller;
 use wire::Control;
@@ -60,6 +60,7 @@ impl Session {
             address: identity.address,
             key: identity.key,
             permit: identity.permit,
+            forbidden: BTreeSet::new(),
             losses: UnreportedLosses::new(identity.has_losses),
             common: PeerSession::new(Role::Device, peer, link, workers),
             processor: Processor::new(0),
