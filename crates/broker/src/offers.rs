@@ -14,6 +14,7 @@ use modules::Pipelines;
 use modules::TransportPlan;
 use modules::now;
 use modules::registry;
+use modules::search::Search;
 use rustix::fs::{FileType, fstat};
 use sandbox::is_sandbox_required;
 use std::collections::BTreeMap;
@@ -111,6 +112,7 @@ pub struct Shared {
     pub present: bool,
     /// Time of the next attempt to reopen it.
     pub reopen_at: Time,
+    search: Search,
 }
 
 /// A device that is a pipe. It stays open between users, so that its writer does not lose its reader; data that was
@@ -251,7 +253,16 @@ impl Shared {
         self.next_owner.take()
     }
 
-    /// Adds a user. Returns the device, or the user's client of the hub, and the recovery log of the previous driver
+    /// Opens the device for its first user, who asked for it at `asked`. Returns false while its server delays that.
+    pub fn prepare(&mut self, asked: Time) -> Result<bool, DeviceError> {
+        if self.users.is_empty() && self.opened.is_none() && self.pipe.is_none() {
+            self.opened = self.find(asked).transpose()?;
+            return Ok(self.opened.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Adds a user of a [prepared](Shared::prepare) device. Returns the device, or the user's client of the hub, and the recovery log of the previous driver
     /// if this one continues it.
     pub fn begin_use(
         &mut self,
@@ -272,7 +283,7 @@ impl Shared {
                     PartnerOrigin::Opened(Box::new(opened))
                 }
                 None => {
-                    let opened = self.open().map_err(|error| error.to_string())?;
+                    let opened = self.opened.take().ok_or("the device is not open")?;
                     self.pipe = Pipe::of(&opened);
                     opened
                 }
@@ -285,7 +296,7 @@ impl Shared {
                 let hub = match self.hub.take() {
                     Some(hub) => hub,
                     None => {
-                        let opened = self.open().map_err(|error| error.to_string())?;
+                        let opened = self.opened.take().ok_or("the device is not open")?;
                         Hub::start(&self.name, &plan, Some(opened), &self.description.flows)?
                     }
                 };
@@ -334,8 +345,9 @@ impl Shared {
         if self.present || now() < self.reopen_at {
             return None;
         }
+        let found = self.find(now());
         self.reopen_at = now().after(if self.is_moving { MOVE_INTERVAL } else { REOPEN_INTERVAL });
-        let opened = self.find().ok()?;
+        let opened = found?.ok()?;
         self.present = true;
         Some((opened, !std::mem::take(&mut self.is_moving)))
     }
@@ -502,22 +514,16 @@ impl Shared {
         self.hub.as_ref().map(Hub::stats)
     }
 
-    fn open(&mut self) -> Result<PartnerOrigin, DeviceError> {
-        match self.opened.take() {
-            Some(opened) => Ok(opened),
-            None => self.find(),
-        }
-    }
-
-    /// Opens the device, wherever it is plugged in now.
-    pub fn find(&self) -> Result<PartnerOrigin, DeviceError> {
-        match &self.source {
-            Source::Spec(spec) => {
-                let opened = registry::reopen(spec, Role::Device, &self.description)?;
-                Ok(PartnerOrigin::Opened(Box::new(opened)))
+    /// Opens the device, wherever it is plugged in now. Returns `None` while its server delays that.
+    fn find(&mut self, asked: Time) -> Option<Result<PartnerOrigin, DeviceError>> {
+        let found = match &self.source {
+            Source::Own(make) => return Some(make().map(PartnerOrigin::Ready)),
+            Source::Spec(spec) if self.is_pluggable() => {
+                registry::reopen(spec, Role::Device, &self.description)
             }
-            Source::Own(make) => Ok(PartnerOrigin::Ready(make()?)),
-        }
+            Source::Spec(spec) => self.search.find(spec, &self.description, (asked, now()))?,
+        };
+        Some(found.map(|opened| PartnerOrigin::Opened(Box::new(opened))))
     }
 }
 
@@ -696,6 +702,7 @@ fn shared(
         hang_up: HangUp::Unwatched,
         present: true,
         reopen_at,
+        search: Search::default(),
         is_moving: false,
         moved: None,
         is_hub_temporary: false,

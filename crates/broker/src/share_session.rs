@@ -41,6 +41,9 @@ use worker::{Command, ExitWaiter, Report, Workers};
 /// Delay between two tries to open a device that is being taken from a silent user.
 const TAKE_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Delay between two checks of a device that is being opened.
+const OPENING_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A user whose device another peer requests stays awake for this time after each request.
 const WANTED: Duration = Duration::from_secs(1);
 
@@ -115,7 +118,7 @@ pub struct Session {
     /// Peer addresses of datagram connections, to recognize repeated introductions.
     datagram_peers: BTreeMap<u32, SocketAddr>,
     limits: Limits,
-    /// `Open` requests that wait for a device in use: the time of the next try, the time of the request, and the request.
+    /// `Open` requests that wait for a device in use or for its server: the time of the next try, the time of the request, and the request.
     waiting: Vec<(Time, Time, Control)>,
     /// Time of the next timeout.
     due_at: Time,
@@ -556,17 +559,28 @@ impl Session {
                     device.name == *name && may && device.request(asked, self.key)
                 }) =>
             {
-                if self.waiting.len() < self.limits.drivers {
-                    self.common.workers.prepare();
-                    self.waiting.push((now().after(TAKE_INTERVAL), asked, message));
-                }
+                self.wait(TAKE_INTERVAL, asked, message);
                 Ok(())
             }
-            Control::Open { driver, name, application, transport, via, via_back, key } => {
+            Control::Open {
+                driver,
+                ref name,
+                ref application,
+                ref transport,
+                ref via,
+                ref via_back,
+                ref key,
+            } => {
                 let proposed = (via.as_deref(), via_back.as_deref());
                 let named = (&name[..], &application[..], &transport[..]);
-                let answer = self.open(driver, named, proposed, &key, shared, emit);
-                self.common.link.send(&answer.unwrap_or_else(|reason| Control::Refused { driver, reason }))
+                match self.open((driver, asked), named, proposed, key, shared, emit) {
+                    Ok(Some(opened)) => self.common.link.send(&opened),
+                    Ok(None) => {
+                        self.wait(OPENING_INTERVAL, asked, message);
+                        Ok(())
+                    }
+                    Err(reason) => self.common.link.send(&Control::Refused { driver, reason }),
+                }
             }
             Control::Close { driver, reason } => {
                 self.close(driver, &reason, shared, emit);
@@ -579,6 +593,14 @@ impl Session {
             }
             // Messages that only a device host sends are ignored.
             _ => Ok(()),
+        }
+    }
+
+    /// Handles the message again after this time.
+    fn wait(&mut self, time: Duration, asked: Time, message: Control) {
+        if self.waiting.len() < self.limits.drivers {
+            self.common.workers.prepare();
+            self.waiting.push((now().after(time), asked, message));
         }
     }
 

@@ -3,10 +3,12 @@
 
 mod support;
 
+use rustix::net::sockopt::set_socket_linger;
+use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Instant;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 use support::{PATIENCE, Scratch, Service, children, outboard};
 use wire::{Control, Preamble};
 
@@ -228,4 +230,54 @@ fn a_flood_beside_a_keyboard_does_not_starve_it() {
     // The statistics contain the cost of each peer.
     assert!(metric(&share, "busy_seconds") > 0.0);
     assert!(metric(&share, "bytes") > 65536.0 * 300.0);
+}
+
+/// A server that is switched off answers nothing. Its listener drops connections while its queue is full.
+#[test]
+fn a_server_that_does_not_answer_delays_no_other_device() {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listen(&socket, 0).unwrap();
+    let server = TcpListener::from(socket);
+    let at = server.local_addr().unwrap();
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let share = |device: &str, name: &str| {
+        format!("[[share]]\ndevice = '{device}'\nname = '{name}'\nlisten = '127.0.0.1:0'\ninsecure = true\n")
+    };
+    let remote = share(&format!("tcp:{at},timeout=3600s"), "remote");
+    std::fs::write(&file, remote + &share("pattern:rate=50", "local")).unwrap();
+    let mut share = Service::start(&["run", &file]);
+    let address = share.wait("listening")["address"].as_str().unwrap().to_string();
+    let answers = || {
+        let mut local = attach(&address, "local", &[]);
+        local.wait("attached");
+        assert_eq!(local.stop(), Some(0));
+    };
+    let (opened_at_start, _) = server.accept().unwrap();
+    let mut first = attach(&address, "remote", &[]);
+    first.wait("attached");
+    assert_eq!(first.stop(), Some(0));
+    share.wait("peer-left");
+    drop(opened_at_start);
+
+    // The device is opened for its next user.
+    let fill = || TcpStream::connect(at).unwrap();
+    let _full = fill();
+    let mut second = attach(&address, "remote", &[]);
+    share.wait("peer-joined");
+    answers();
+    let _ = server.accept().unwrap();
+    let (connection, _) = server.accept().unwrap();
+    second.wait("attached");
+
+    // The device is lost, and opened again.
+    let _full = fill();
+    set_socket_linger(&connection, Some(Duration::ZERO)).unwrap();
+    drop(connection);
+    second.wait("device-gone");
+    answers();
+    let _ = server.accept().unwrap();
+    let _again = server.accept().unwrap();
+    second.wait("device-back");
 }

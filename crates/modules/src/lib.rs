@@ -8,6 +8,7 @@ mod pipelines;
 pub mod process;
 pub mod registry;
 pub mod runner;
+pub mod search;
 mod transport_plan;
 
 pub use clock::now;

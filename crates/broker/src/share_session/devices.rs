@@ -40,15 +40,16 @@ impl Session {
         }
     }
 
+    /// Opens a device that the peer asked for at `asked`. Returns `None` while the device's server delays that.
     pub(super) fn open(
         &mut self,
-        driver: u32,
+        (driver, asked): (u32, Time),
         (name, application, transport): (&str, &str, &str),
         proposed: (Option<&str>, Option<&str>),
         their_key: &PublicKey,
         shared: &mut Offers,
         emit: &mut dyn FnMut(Event),
-    ) -> Result<Control, String> {
+    ) -> Result<Option<Control>, String> {
         if self.common.drivers.contains_key(&driver) {
             return Err(format!("driver {driver} is already open"));
         }
@@ -92,6 +93,9 @@ impl Session {
         };
         check_application(application, &device.description)?;
         device.check_free(self.key)?;
+        if !device.prepare(asked).map_err(|error| error.to_string())? {
+            return Ok(None);
+        }
         let transport = device
             .transport(transport)
             .ok_or_else(|| match registry::transport(transport).is_some() {
@@ -126,7 +130,7 @@ impl Session {
         let plan = DriverPlan { role: Role::Device, flows: plans, transport };
         self.command(Command::Add { driver, origin, plan });
         emit(Event::Attached { name: name.into(), node: self.common.peer.clone(), pipelines });
-        Ok(Control::Opened { driver, class, description, flows, key })
+        Ok(Some(Control::Opened { driver, class, description, flows, key }))
     }
 
     pub(super) fn close(
