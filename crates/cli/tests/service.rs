@@ -148,6 +148,25 @@ fn a_failed_entry_is_retried_and_the_others_run() {
 }
 
 #[test]
+fn an_address_that_this_host_does_not_have_ends_no_service() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let here = format!("127.0.0.1:{}", free_port());
+    let text = [share("pattern:rate=5", "away", "192.0.2.1"), share("pattern:rate=5", "here", &here)];
+    std::fs::write(&file, text.concat()).unwrap();
+    let mut service = Service::start(&["run", &file, "--metrics", "192.0.2.1:9845"]);
+    assert_eq!(service.wait("offered")["name"], "here");
+    let ill = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]);
+    let problems = ill.json()["processes"][0]["problems"].to_string();
+    for says in ["listening on 192.0.2.1:7845", "serving metrics on 192.0.2.1:9845"] {
+        assert!(problems.contains(says), "{problems}");
+    }
+    let mut attach = Service::start(&["attach", "--insecure", &format!("{here}/here"), "--as", "null"]);
+    attach.wait("attached");
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
 fn a_service_manager_is_notified_and_its_sockets_are_used() {
     let scratch = Scratch::new();
     let (file, notify) = (scratch.path("run.toml"), scratch.path("notify"));
@@ -232,7 +251,9 @@ fn check_reports_errors_and_starts_nothing() {
     };
     let twice = share("pattern", "p", "127.0.0.1:0") + &share("null", "p", "127.0.0.1:0");
     refused(&twice, 2, &["[[share]] number 2 (null): two devices are called `p`"]);
-    refused(&share("pattern", "p", "192.0.2.1"), 1, &["listening on 192.0.2.1:7845: Cannot assign"]);
+    // `run` waits for such an address.
+    std::fs::write(&file, share("pattern", "p", "192.0.2.1")).unwrap();
+    outboard(&["run", "--check", &file]).refused(1, &["listening on 192.0.2.1:7845: Cannot assign"]);
     refused(&share("pattern", "p", "78460"), 2, &["cannot listen on `78460`"]);
     refused("[share]\ndevice = 'pattern'", 2, &["line 1", "write `[[share]]`, with two brackets"]);
     refused("[[share]]\ndevice = 'pattern'\nvia-bak = 'null'", 2, &["line 3", "did you mean `via_back`?"]);

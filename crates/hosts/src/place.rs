@@ -208,7 +208,8 @@ fn unknown_host(target: &Target, peers: Option<&Peers>, error: &io::Error) -> Se
     ServiceError::Unreachable(format!("`{host}` is no name of a paired host and has no address; {advice}"))
 }
 
-/// Parses the address that a device host listens on. A port alone is that port of all addresses.
+/// Parses the address that a device host listens on. A port alone is that port of all addresses. A name without an address is a
+/// system error, because the resolver may not be up yet.
 pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
     let (_, host) = split_transport(text)?;
     let wrong = |why: &str| {
@@ -225,5 +226,32 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
     if has_wrong_port(host) {
         return Err(wrong(WRONG_PORT));
     }
-    Ok(sys::address::resolve(&with_port(host)).map_err(|error| wrong(&error.to_string()))?[0])
+    let place = with_port(host);
+    let name = host_of(&place);
+    let is_odd = |c: char| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-._".contains(c);
+    if name.is_empty() || (!is_bare_v6(name) && name.contains(is_odd)) {
+        return Err(wrong("it is neither an address nor a name"));
+    }
+    let failed = |error| ServiceError::os(format!("listening on `{text}`"), error);
+    Ok(sys::address::resolve(&place).map_err(failed)?[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_may_exist_later_is_no_wrong_usage() {
+        for (text, is_wrong) in [
+            ("[fe80::1%no-such-link]:7845", false),
+            ("a b", true),
+            ("host:x", true),
+            ("78460", true),
+            ("", true),
+        ] {
+            let error = listen_address(text).unwrap_err();
+            assert_eq!(matches!(error, ServiceError::Usage(_)), is_wrong, "{text}: {error}");
+        }
+        assert_eq!(listen_address("tcp://[::1]").unwrap(), "[::1]:7845".parse().unwrap());
+    }
 }

@@ -5,13 +5,14 @@
 //! stop. All `[[share]]` entries with one address belong to one `DeviceHost`. It keeps running while devices come and
 //! go, and restarts only if `insecure`, `announce` or `limits` change.
 //!
-//! An entry that fails now (an unplugged device, a host that does not answer) is reported and retried automatically,
-//! and the other entries keep running.
+//! An entry that fails now (an unplugged device, a host that does not answer, an address of an interface that is not up) is
+//! reported and retried automatically, and the other entries keep running.
 
 mod fleet;
 mod handover;
 mod hotplug;
 mod manager;
+mod metrics_server;
 mod notify;
 mod plan;
 mod sharing;
@@ -20,13 +21,13 @@ mod unit;
 pub use hotplug::{check_rule, is_rule};
 pub use plan::Source;
 
-use crate::metrics::Endpoint;
 use broker::console::{Answer, Console, Operation, Status, ask, own_consoles};
 use broker::events::{EmitEvent, Event, Reloaded};
 use contract::ServiceError;
 use contract::Time;
 use handover::Handovers;
 use manager::Inherited;
+use metrics_server::MetricsServer;
 use modules::now;
 use notify::Manager;
 use plan::Plan;
@@ -69,6 +70,11 @@ fn is_in_use(error: &ServiceError) -> bool {
     matches!(error, ServiceError::Os { error, .. } if error.kind() == ErrorKind::AddrInUse)
 }
 
+/// Returns whether this host has no interface with the address, which may come up later.
+fn is_not_here(error: &ServiceError) -> bool {
+    matches!(error, ServiceError::Os { error, .. } if error.kind() == ErrorKind::AddrNotAvailable)
+}
+
 /// A running file.
 pub struct Supervisor {
     source: Source,
@@ -76,8 +82,7 @@ pub struct Supervisor {
     sharings: Vec<Sharing>,
     units: Vec<Unit>,
     next: u64,
-    /// The metrics server, if requested.
-    endpoint: Option<Endpoint>,
+    metrics_server: MetricsServer,
     /// The metrics address of the command line, which takes precedence over the file.
     metrics: Option<SocketAddr>,
     cx: UnitContext,
@@ -115,7 +120,7 @@ impl Supervisor {
             sharings: Vec::new(),
             units: Vec::new(),
             next: 0,
-            endpoint: None,
+            metrics_server: MetricsServer::default(),
             metrics,
             cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit, handovers },
             finished,
@@ -183,7 +188,8 @@ impl Supervisor {
             let problem = unit.retry.problem.as_ref().filter(|_| unit.retry.at.is_some())?;
             Some(format!("{}: {problem}", unit.words.name()))
         };
-        self.sharings.iter().flat_map(Sharing::problems).chain(self.units.iter().filter_map(unit)).collect()
+        let shares = self.sharings.iter().flat_map(Sharing::problems);
+        shares.chain(self.units.iter().filter_map(unit)).chain(self.metrics_server.problem()).collect()
     }
 
     /// Reads the file again and applies it.
@@ -210,12 +216,7 @@ impl Supervisor {
     /// Starts and stops entries to match the plan. An error changes nothing.
     fn apply(&mut self, plan: Plan) -> Result<Reloaded, ServiceError> {
         let metrics = self.metrics.or(plan.metrics);
-        let wanted = metrics.filter(|at| self.endpoint.as_ref().is_none_or(|old| old.asked() != *at));
-        let endpoint = match wanted.map(Endpoint::start).transpose() {
-            // The old one has the port, and ends first.
-            Err(error) if is_in_use(&error) && self.has_endpoint_on_port_of(wanted) => None,
-            endpoint => endpoint?,
-        };
+        let endpoint = self.metrics_server.prepare(metrics)?;
         let mut fresh = Vec::new();
         for share in &plan.shares {
             let request = &share.request;
@@ -226,6 +227,12 @@ impl Supervisor {
                 Err(error) if is_in_use(&error) && self.leaves_port_of(request.listen, &plan) => {
                     Sharing::new(self.next, request)?
                 }
+                // At a command line, somebody reads the error.
+                Err(error) if is_not_here(&error) && !matches!(self.source, Source::Share(_)) => {
+                    let mut sharing = Sharing::new(self.next, request)?;
+                    sharing.postpone(&error, &self.cx);
+                    sharing
+                }
                 sharing => sharing?,
             });
             self.next += 1;
@@ -235,9 +242,7 @@ impl Supervisor {
             fleet.remarks().into_iter().for_each(|problem| (self.cx.emit)(Event::Warning { problem }));
         }
         // From here on, only single entries can fail.
-        if metrics.is_none() || wanted.is_some() {
-            self.replace_endpoint(wanted, endpoint);
-        }
+        self.metrics_server.replace(metrics, endpoint, &self.cx.emit);
         self.sharings.extend(fresh);
         let mut done = Reloaded::default();
         self.apply_shares(&plan, &mut done);
@@ -247,31 +252,11 @@ impl Supervisor {
         Ok(done)
     }
 
-    /// Returns whether the metrics server has the port of this address.
-    fn has_endpoint_on_port_of(&self, at: Option<SocketAddr>) -> bool {
-        let old = self.endpoint.as_ref().map(|endpoint| endpoint.address().port());
-        old.is_some() && old == at.map(|at| at.port())
-    }
-
     /// Returns whether a sharing that is not in the plan has the port of this address, which so becomes free.
     fn leaves_port_of(&self, at: SocketAddr, plan: &Plan) -> bool {
         self.sharings
             .iter()
             .any(|sharing| sharing.listen().port() == at.port() && !plan.listens_on(sharing.listen()))
-    }
-
-    /// Ends the metrics server. Takes the new one, which starts only now if the old one had its port.
-    fn replace_endpoint(&mut self, wanted: Option<SocketAddr>, started: Option<Endpoint>) {
-        self.endpoint = None;
-        let fresh = started.map(Ok).or_else(|| wanted.map(Endpoint::start)).transpose();
-        let event = match &fresh {
-            Ok(Some(endpoint)) => Event::Metrics { address: endpoint.address().to_string() },
-            Ok(None) => return,
-            // The next reload tries again.
-            Err(error) => Event::Warning { problem: error.to_string() },
-        };
-        (self.cx.emit)(event);
-        self.endpoint = fresh.ok().flatten();
     }
 
     fn apply_shares(&mut self, plan: &Plan, done: &mut Reloaded) {
@@ -363,6 +348,7 @@ impl Supervisor {
         for sharing in &mut self.sharings {
             sharing.retry(at, &mut self.inherited, &self.cx);
         }
+        self.metrics_server.retry(at, &self.cx.emit);
     }
 
     /// Searches for devices after kernel events, and at intervals, because not every change causes an event.
@@ -400,6 +386,7 @@ impl Supervisor {
         let at: Option<Time> = units
             .chain(self.sharings.iter().filter_map(Sharing::retry_at))
             .chain(self.looks.iter().copied())
+            .chain(self.metrics_server.retry_at())
             .min();
         let waited = self.poller.wait(at.map(|at| at.since(now())));
         waited.map(drop).map_err(|error| ServiceError::os("waiting", error))
@@ -488,8 +475,29 @@ mod tests {
             let at = |port| format!("{host}:{port}").parse().unwrap();
             assert_eq!(supervisor.sharings[0].listen(), at(ports[0]));
             assert!(supervisor.sharings[0].runs() && supervisor.sharings.len() == 1);
-            assert_eq!(supervisor.endpoint.as_ref().unwrap().address(), at(ports[1]));
+            assert_eq!(supervisor.metrics_server.address(), Some(at(ports[1])));
         }
+        supervisor.end();
+    }
+    #[test]
+    fn an_address_that_this_host_does_not_have_is_retried() {
+        let text = |host: &str| {
+            let share = "[[share]]\ndevice = 'pattern:rate=5'\ninsecure = true\n";
+            format!(
+                "{share}listen = '{host}:0'\n{share}listen = '127.0.0.1:0'\n[service]\nmetrics = '{host}:0'\n"
+            )
+        };
+        let source = Source::Text(text("192.0.2.1"));
+        let mut supervisor = Supervisor::start(source, None, Passed::default(), Arc::new(|_| {})).unwrap();
+        supervisor.console = None;
+        assert_eq!(supervisor.sharings.iter().map(Sharing::devices).collect::<Vec<_>>(), [0, 1]);
+        let problems = supervisor.problems().join("\n");
+        for says in ["share: listening on 192.0.2.1:0: ", "metrics: serving metrics on 192.0.2.1:0: "] {
+            assert!(problems.contains(says), "{problems}");
+        }
+        assert!(
+            supervisor.sharings[0].retry_at().is_some() && supervisor.metrics_server.retry_at().is_some()
+        );
         supervisor.end();
     }
 }

@@ -125,7 +125,7 @@ impl Sharing {
         Ok(sharing)
     }
 
-    /// Makes one that does not listen before [`Sharing::restart`].
+    /// Makes one that does not listen before [`Sharing::restart`] or [`Sharing::retry`].
     pub(super) fn new(id: u64, request: &ShareRequest) -> Result<Sharing, ServiceError> {
         Ok(Sharing {
             id,
@@ -206,10 +206,15 @@ impl Sharing {
         self.listen_again(inherited, cx);
     }
 
+    /// Records that it cannot listen yet.
+    pub(super) fn postpone(&mut self, error: &ServiceError, cx: &UnitContext) {
+        self.retry.fail("share", error.to_string(), &cx.emit);
+    }
+
     fn listen_again(&mut self, inherited: &mut Inherited, cx: &UnitContext) {
         match self.listen_on(inherited) {
             Ok(()) => self.retry.succeed(),
-            Err(error) => self.retry.fail("share", error.to_string(), &cx.emit),
+            Err(error) => self.postpone(&error, cx),
         }
     }
 
@@ -493,6 +498,24 @@ mod tests {
         let mut done = Reloaded::default();
         sharing.apply(devices, &cx, &mut done);
         assert_eq!((sharing.devices(), sharing.problems().count(), done.unchanged), (1, 0, 1));
+        sharing.end();
+    }
+    #[test]
+    fn an_address_that_appears_later_is_used() {
+        let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+        let plan = Source::Text(text.into()).plan().unwrap();
+        let SharePlan { request, devices } = &plan.shares[0];
+        let (to, _finished) = mpsc::channel();
+        let cx =
+            UnitContext { to, wake: Wake::new().unwrap(), emit: Arc::new(|_| {}), handovers: Arc::default() };
+        let mut inherited = Inherited::new(Vec::new(), cx.handovers.clone()).unwrap();
+        let mut sharing = Sharing::new(0, request).unwrap();
+        sharing.postpone(&ServiceError::os("listening", std::io::ErrorKind::AddrNotAvailable), &cx);
+        assert!(sharing.continues(&plan.shares[0]));
+        sharing.apply(devices, &cx, &mut Reloaded::default());
+        assert_eq!((sharing.devices(), sharing.problems().count()), (0, 1));
+        sharing.retry(Time(u64::MAX), &mut inherited, &cx);
+        assert_eq!((sharing.devices(), sharing.problems().count(), sharing.runs()), (1, 0, true));
         sharing.end();
     }
 }
