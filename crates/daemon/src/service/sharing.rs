@@ -14,6 +14,7 @@ use broker::share_words::ShareWords;
 use contract::ServiceError;
 use contract::Time;
 use modules::now;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -274,26 +275,13 @@ impl Sharing {
         for rule in self.rules.clone() {
             let mut found = hotplug::find(&rule);
             let (orders, openings) = (self.running.as_ref().map(|(orders, _)| orders), &self.openings);
-            self.devices.retain_mut(|device| {
-                let Some((_, summary)) = device.found.as_ref().filter(|(own, _)| *own == rule) else {
-                    return true;
-                };
-                let same = |one: &hotplug::Found| one.spec == device.words.device && one.summary == *summary;
-                let back = |one: &hotplug::Found| one.summary == *summary;
-                if let Some(at) = found.iter().position(same) {
-                    found.swap_remove(at);
-                    return true;
-                }
+            retain_found(&mut self.devices, &rule, &mut found, &mut |device| {
                 if device.progress == Progress::Asked {
                     openings.withdraw(device.index);
                 }
                 let is_used = device.is_offered()
                     && orders.is_some_and(|orders| orders.withdraw_unused(device.index).is_err());
-                // The `DeviceHost` finds a device in use again, wherever it is plugged in.
-                if is_used && let Some(at) = found.iter().position(back) {
-                    device.words.device = found.swap_remove(at).spec;
-                }
-                is_used
+                !is_used
             });
             for one in found {
                 if self.devices.iter().any(|device| hotplug::is_same_device(&device.words.device, &one.spec))
@@ -456,6 +444,41 @@ impl Sharing {
     }
 }
 
+/// Keeps the devices of a rule that are plugged in, and those that `withdraw` does not remove because they are in use. Leaves
+/// in `found` those without an entry.
+fn retain_found(
+    devices: &mut Vec<Device>,
+    rule: &ShareWords,
+    found: &mut Vec<hotplug::Found>,
+    withdraw: &mut dyn FnMut(&Device) -> bool,
+) {
+    // First the devices that stayed: one that is away must not take the place of another of the same name.
+    let mut present = BTreeSet::new();
+    for device in devices.iter() {
+        let Some((_, summary)) = device.found.as_ref().filter(|(own, _)| own == rule) else {
+            present.insert(device.index);
+            continue;
+        };
+        let same = |one: &hotplug::Found| one.spec == device.words.device && one.summary == *summary;
+        if let Some(at) = found.iter().position(same) {
+            found.remove(at);
+            present.insert(device.index);
+        }
+    }
+    devices.retain_mut(|device| {
+        if present.contains(&device.index) {
+            return true;
+        }
+        let stays = !withdraw(device);
+        let summary = device.found.as_ref().map(|(_, summary)| summary);
+        // The `DeviceHost` finds a device in use again, wherever it is plugged in.
+        if stays && let Some(at) = found.iter().position(|one| Some(&one.summary) == summary) {
+            device.words.device = found.remove(at).spec;
+        }
+        stays
+    });
+}
+
 fn withdraw(orders: Option<&Orders>, openings: &Openings, device: &Device) {
     if device.progress == Progress::Asked {
         openings.withdraw(device.index);
@@ -517,5 +540,36 @@ mod tests {
         sharing.retry(Time(u64::MAX), &mut inherited, &cx);
         assert_eq!((sharing.devices(), sharing.problems().count(), sharing.runs()), (1, 0, true));
         sharing.end();
+    }
+    #[test]
+    fn a_device_that_is_away_does_not_take_the_entry_of_its_twin() {
+        let rule = ShareWords { device: "evdev:name=*Controller*".into(), ..ShareWords::default() };
+        let found = |node: &str| hotplug::Found {
+            spec: format!("evdev:/dev/input/{node}"),
+            summary: "Controller".into(),
+            name: "controller".into(),
+        };
+        let device = |index, node: &str| {
+            let words = ShareWords { device: found(node).spec, ..rule.clone() };
+            Device::new(index, words, Some((rule.clone(), found(node).summary)))
+        };
+        let nodes = |devices: &[Device]| {
+            let node = |device: &Device| device.words.device.rsplit('/').next().unwrap().to_string();
+            devices.iter().map(node).collect::<Vec<_>>()
+        };
+        let mut devices = vec![device(0, "a"), device(1, "b")];
+        let mut asked = Vec::new();
+        // The first one is in use.
+        let mut withdraw = |device: &Device| {
+            asked.push(device.index);
+            device.index != 0
+        };
+        let mut now = vec![found("b")];
+        retain_found(&mut devices, &rule, &mut now, &mut withdraw);
+        assert_eq!((nodes(&devices), now.len()), (vec!["a".to_string(), "b".into()], 0));
+        // It is back elsewhere, and its twin has left.
+        let mut now = vec![found("c"), found("d")];
+        retain_found(&mut devices, &rule, &mut now, &mut withdraw);
+        assert_eq!((nodes(&devices), now.len(), asked), (vec!["c".to_string()], 1, vec![0, 0, 1]));
     }
 }
