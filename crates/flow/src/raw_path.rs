@@ -69,6 +69,11 @@ pub fn connect(
     pipelines: &Pipelines,
     stop: &Stop,
 ) -> Result<Connected, ServiceError> {
+    open(source, sink, pipelines)?.run(stop)
+}
+
+/// Opens `source` and `sink` for a run.
+pub fn open(source: &str, sink: &str, pipelines: &Pipelines) -> Result<Connection, ServiceError> {
     let source_spec = registry::device_spec(source, Role::Device)?;
     let sink_spec = registry::device_spec(sink, Role::Application)?;
     let opened = registry::open(&source_spec, Role::Device, None)?;
@@ -83,11 +88,10 @@ pub fn connect(
     let device = registry::partner(opened).map_err(|error| failed(source, error))?;
     let application = registry::partner(node).map_err(|error| failed(sink, error))?;
     let connector = Connector::new().map_err(|error| ServiceError::os("eventfd", error))?;
-    Connection::new(device, application, &description.flows, pipelines)?
+    Ok(Connection::new(device, application, &description.flows, pipelines)?
         .with_held(held)
         .with_claim(claim)
-        .with_connector(connector, source_spec, description.clone())
-        .run(stop)
+        .with_connector(connector, source_spec, description.clone()))
 }
 
 /// Checks that a node of the class `sink` suits the source, which is open; the node is not.

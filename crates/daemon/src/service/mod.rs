@@ -45,7 +45,7 @@ use sys::signal::Hangup;
 use sys::stop::Stop;
 use sys::uevent::Uevents;
 use trust::Trust;
-use unit::{Finished, Unit, UnitContext, Words};
+use unit::{Report, ThreadProgress, Unit, UnitContext, Words};
 
 /// Timeout of each shutdown step.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ pub struct Supervisor {
     /// The metrics address of the command line, which takes precedence over the file.
     metrics: Option<SocketAddr>,
     cx: UnitContext,
-    finished: Receiver<Finished>,
+    reports: Receiver<Report>,
     console: Option<Console>,
     /// Set if there is a file to read again; otherwise SIGHUP ends the process.
     hangup: Option<Hangup>,
@@ -109,7 +109,7 @@ impl Supervisor {
         emit: EmitEvent,
     ) -> Result<Supervisor, ServiceError> {
         let failed = |error| ServiceError::os("starting", error);
-        let (to, finished) = channel();
+        let (to, reports) = channel();
         let plan = source.plan()?;
         let has_file = matches!(source, Source::File(_));
         let manager = Arc::new(Manager::of_environment());
@@ -123,7 +123,7 @@ impl Supervisor {
             metrics_server: MetricsServer::default(),
             metrics,
             cx: UnitContext { to, wake: Wake::new().map_err(failed)?, emit, handovers },
-            finished,
+            reports,
             console: Console::open().ok(),
             hangup: has_file.then(Hangup::take_over).transpose().map_err(failed)?,
             uevents: Uevents::open().ok(),
@@ -184,10 +184,7 @@ impl Supervisor {
 
     /// Lists the entries that do not run, with the reason.
     fn problems(&self) -> Vec<String> {
-        let unit = |unit: &Unit| {
-            let problem = unit.retry.problem.as_ref().filter(|_| unit.retry.at.is_some())?;
-            Some(format!("{}: {problem}", unit.words.name()))
-        };
+        let unit = |unit: &Unit| Some(format!("{}: {}", unit.words.name(), unit.problem()?));
         let shares = self.sharings.iter().flat_map(Sharing::problems);
         shares.chain(self.units.iter().filter_map(unit)).chain(self.metrics_server.problem()).collect()
     }
@@ -315,26 +312,28 @@ impl Supervisor {
     fn settle(&mut self, is_awaited: impl Fn(&Unit) -> bool) {
         let until = now().after(STOP_PATIENCE);
         while self.units.iter().any(&is_awaited)
-            && let Ok(finished) = self.finished.recv_timeout(until.since(now()))
+            && let Ok(report) = self.reports.recv_timeout(until.since(now()))
         {
-            self.handle_end(finished);
+            self.handle_report(report);
         }
     }
 
     fn collect(&mut self) {
         self.cx.wake.clear();
-        while let Ok(finished) = self.finished.try_recv() {
-            self.handle_end(finished);
+        while let Ok(report) = self.reports.try_recv() {
+            self.handle_report(report);
         }
         for sharing in &mut self.sharings {
             sharing.finish_openings(&self.poller, &self.cx);
         }
     }
 
-    fn handle_end(&mut self, Finished { unit: id, result }: Finished) {
+    fn handle_report(&mut self, Report { unit: id, progress }: Report) {
         if let Some(unit) = self.units.iter_mut().find(|unit| unit.id == id) {
-            unit.handle_end(result, now(), &self.cx);
-        } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id) {
+            unit.handle_report(progress, now(), &self.cx);
+        } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id)
+            && let ThreadProgress::Ended(result) = progress
+        {
             sharing.handle_end(result, &self.cx);
         }
     }

@@ -22,16 +22,22 @@ const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// A unit that has run for this long has succeeded: a later failure is a new one.
 const STEADY_AFTER: Duration = Duration::from_secs(60);
 
-/// The result of a unit's thread.
-pub(super) struct Finished {
+/// A report of a unit's thread.
+pub(super) struct Report {
     pub(super) unit: u64,
-    pub(super) result: Result<(), ServiceError>,
+    pub(super) progress: ThreadProgress,
 }
 
-/// Channel for the results of threads, and for events.
+pub(super) enum ThreadProgress {
+    /// It has connected, and everything is open.
+    Started,
+    Ended(Result<(), ServiceError>),
+}
+
+/// Channel for the reports of threads, and for events.
 #[derive(Clone)]
 pub(super) struct UnitContext {
-    pub(super) to: Sender<Finished>,
+    pub(super) to: Sender<Report>,
     pub(super) wake: Wake,
     pub(super) emit: EmitEvent,
     pub(super) handovers: Arc<Handovers>,
@@ -92,6 +98,8 @@ pub(super) struct Unit {
     pub(super) stop: Stop,
     /// Number of running threads.
     pub(super) threads: usize,
+    /// Number of threads of this attempt that have not reported their start.
+    starting: usize,
     started_at: Time,
     pub(super) retry: Retry,
     /// It has ended normally.
@@ -104,12 +112,13 @@ impl Unit {
     pub(super) fn new(id: u64, words: Words) -> Result<Unit, ServiceError> {
         let stop = new_stop()?;
         let (started_at, retry) = (Time::ZERO, Retry::default());
-        Ok(Unit { id, words, stop, threads: 0, started_at, retry, done: false, gone: false })
+        Ok(Unit { id, words, stop, threads: 0, starting: 0, started_at, retry, done: false, gone: false })
     }
 
     /// Starts, or restarts, its threads.
     pub(super) fn start(&mut self, cx: &UnitContext) {
         self.retry.at = None;
+        self.starting = 0;
         self.started_at = now();
         if let Err(error) = self.try_start(cx) {
             self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
@@ -124,11 +133,13 @@ impl Unit {
                 for (number, request) in requests.into_iter().enumerate() {
                     let key = format!("attach {number} {}", words.identity());
                     let (left, handovers) = (cx.handovers.take(&key), cx.handovers.clone());
+                    let report_start = self.start_reporter(cx);
                     self.run(cx, move |stop, emit| {
                         let host = match left {
                             Some(handover) => ApplicationHost::resume(request, handover)?,
                             None => ApplicationHost::start(request)?,
                         };
+                        report_start();
                         match host.run_or_hand_over(stop, emit) {
                             Ok(Some(handover)) => handovers.leave(key, handover),
                             Ok(None) => {}
@@ -145,14 +156,33 @@ impl Unit {
             }
             Words::Connect(words) => {
                 let pipelines = words.pipelines()?;
+                let report_start = self.start_reporter(cx);
                 self.run(cx, move |stop, emit| {
-                    let moved = raw_path::connect(&words.source, &words.sink, &pipelines, stop)?;
+                    let connection = raw_path::open(&words.source, &words.sink, &pipelines)?;
+                    report_start();
+                    let moved = connection.run(stop)?;
                     emit(Event::Connected { source: words.source, sink: words.sink, moved });
                     Ok(())
                 })?;
             }
         }
         Ok(())
+    }
+
+    /// Expects the start of a thread. Returns the function that reports it.
+    fn start_reporter(&mut self, cx: &UnitContext) -> impl Fn() + Send + use<> {
+        self.starting += 1;
+        let (unit, to, wake) = (self.id, cx.to.clone(), cx.wake.clone());
+        move || {
+            // The receiver has gone if the supervisor has ended.
+            let _ = to.send(Report { unit, progress: ThreadProgress::Started });
+            wake.signal();
+        }
+    }
+
+    /// Returns the latest error, until a new attempt has started.
+    pub(super) fn problem(&self) -> Option<&String> {
+        self.retry.problem.as_ref().filter(|_| self.retry.at.is_some() || self.starting > 0)
     }
 
     fn run(
@@ -165,8 +195,16 @@ impl Unit {
         Ok(())
     }
 
+    /// Handles the report of one thread.
+    pub(super) fn handle_report(&mut self, progress: ThreadProgress, at: Time, cx: &UnitContext) {
+        match progress {
+            ThreadProgress::Started => self.starting -= 1,
+            ThreadProgress::Ended(result) => self.handle_end(result, at, cx),
+        }
+    }
+
     /// Handles the end of one thread. After the first failure, stops the others and schedules a restart.
-    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, at: Time, cx: &UnitContext) {
+    fn handle_end(&mut self, result: Result<(), ServiceError>, at: Time, cx: &UnitContext) {
         self.threads -= 1;
         let has_failed = self.retry.at.is_some();
         if let Err(error) = result
@@ -212,7 +250,7 @@ fn spawn(
         let panicked = |_| Err(ServiceError::Usage("it panicked: please report this".into()));
         let result = std::panic::catch_unwind(work).unwrap_or_else(panicked);
         // The receiver has gone if the supervisor has ended.
-        let _ = cx.to.send(Finished { unit, result });
+        let _ = cx.to.send(Report { unit, progress: ThreadProgress::Ended(result) });
         cx.wake.signal();
     };
     let name = name.split(' ').next().unwrap_or(name).to_string();
@@ -230,27 +268,61 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::channel;
 
+    fn unit() -> Unit {
+        let (source, sink) = ("null:".into(), "null:".into());
+        let words =
+            ConnectWords { source, sink, via: None, via_back: None, key_file: None, ports: Vec::new() };
+        Unit::new(0, Words::Connect(words)).unwrap()
+    }
+
+    fn unreachable() -> ThreadProgress {
+        ThreadProgress::Ended(Err(ServiceError::Unreachable("no answer".into())))
+    }
+
     #[test]
     fn a_long_run_resets_the_backoff_and_a_run_fails_once() {
         let warnings = Arc::new(Mutex::new(0));
         let counted = warnings.clone();
         let emit: EmitEvent = Arc::new(move |_| *counted.lock().unwrap() += 1);
         let cx = UnitContext { to: channel().0, wake: Wake::new().unwrap(), emit, handovers: Arc::default() };
-        let (source, sink) = ("null:".into(), "null:".into());
-        let words =
-            ConnectWords { source, sink, via: None, via_back: None, key_file: None, ports: Vec::new() };
-        let mut unit = Unit::new(0, Words::Connect(words)).unwrap();
+        let mut unit = unit();
         let fail = |unit: &mut Unit, ran: Duration| {
             // As after a start of two threads.
             (unit.threads, unit.retry.at) = (2, None);
             for _ in 0..2 {
-                let error = ServiceError::Unreachable("no answer".into());
-                unit.handle_end(Err(error), unit.started_at.after(ran), &cx);
+                unit.handle_report(unreachable(), unit.started_at.after(ran), &cx);
             }
             (unit.retry.failures, *warnings.lock().unwrap())
         };
         assert_eq!(fail(&mut unit, Duration::ZERO), (1, 1));
         assert_eq!(fail(&mut unit, STEADY_AFTER / 2), (2, 1));
         assert_eq!(fail(&mut unit, STEADY_AFTER), (1, 2));
+    }
+    #[test]
+    fn a_failed_unit_is_a_problem_until_a_new_attempt_has_started() {
+        let cx = UnitContext {
+            to: channel().0,
+            wake: Wake::new().unwrap(),
+            emit: Arc::new(|_| {}),
+            handovers: Arc::default(),
+        };
+        let mut unit = unit();
+        // As `start` does with two threads.
+        let attempt = |unit: &mut Unit| {
+            (unit.retry.at, unit.threads, unit.starting) = (None, 2, 0);
+            for _ in 0..2 {
+                let _ = unit.start_reporter(&cx);
+            }
+        };
+        attempt(&mut unit);
+        assert_eq!(unit.problem(), None);
+        (0..2).for_each(|_| unit.handle_report(unreachable(), Time::ZERO, &cx));
+        assert!(unit.problem().is_some());
+        attempt(&mut unit);
+        assert!(unit.problem().is_some());
+        unit.handle_report(ThreadProgress::Started, Time::ZERO, &cx);
+        assert!(unit.problem().is_some());
+        unit.handle_report(ThreadProgress::Started, Time::ZERO, &cx);
+        assert_eq!((unit.problem(), unit.retry.failures), (None, 1));
     }
 }
