@@ -570,6 +570,13 @@ impl OpenDevice {
     }
 }
 
+/// Returns whether a session of the previous program has the device open.
+pub(crate) fn is_left(device: &ShareDevice, left: &Left) -> bool {
+    let DeviceChoice::Spec(text) = &device.device else { return false };
+    let (spec, name) = (registry::device_spec(text, Role::Device), offer_name(device));
+    spec.is_ok_and(|spec| name.is_ok_and(|name| left.device(&name, &spec).is_some()))
+}
+
 /// Returns the name under which a device would be offered. Fails if another one has it.
 pub(crate) fn free_name(offers: &Offers, device: &ShareDevice) -> Result<String, ServiceError> {
     let name = offer_name(device)?;

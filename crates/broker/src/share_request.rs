@@ -1,6 +1,6 @@
 //! The request to share devices: each device, its pipelines, its permissions, and where to listen.
 
-use contract::{Description, DeviceError, Partner, Role};
+use contract::{Description, DeviceError, DeviceSpec, Partner, Role};
 use hub::hub::HubPolicy;
 use modules::{Pipelines, TransportPlan, registry};
 use session::Limits;
@@ -40,14 +40,22 @@ pub struct ShareDevice {
 impl ShareDevice {
     /// Returns the question that opening the device asks this host's user in a dialog; `None` if it asks none.
     pub fn question(&self) -> Option<String> {
-        let DeviceChoice::Spec(text) = &self.device else { return None };
-        registry::device_spec(text, Role::Device).ok().and_then(|spec| registry::question(&spec))
+        self.spec().and_then(|spec| registry::question(&spec))
     }
 
-    /// Closes that dialog.
+    /// Returns whether opening the device waits for another host.
+    pub fn waits_for_host(&self) -> bool {
+        self.spec().is_some_and(|spec| registry::waits_for_host(&spec))
+    }
+
+    fn spec(&self) -> Option<DeviceSpec> {
+        let DeviceChoice::Spec(text) = &self.device else { return None };
+        registry::device_spec(text, Role::Device).ok()
+    }
+
+    /// Closes the dialog of [`ShareDevice::question`].
     pub(crate) fn withdraw(&self) {
-        let DeviceChoice::Spec(text) = &self.device else { return };
-        if let Ok(spec) = registry::device_spec(text, Role::Device) {
+        if let Some(spec) = self.spec() {
             registry::withdraw(&spec);
         }
     }

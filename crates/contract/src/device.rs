@@ -281,6 +281,11 @@ pub trait DeviceClass: Sync {
         let _ = spec;
     }
 
+    /// Returns whether opening a device of this class waits for another host, which may not answer.
+    fn waits_for_host(&self) -> bool {
+        false
+    }
+
     /// Opens the device, or makes the application's node. `like` describes the remote device that a node is
     /// made for. It comes from the network, so it must be checked.
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError>;

@@ -66,6 +66,11 @@ pub fn withdraw(spec: &DeviceSpec) {
     }
 }
 
+/// Returns whether [`open`] waits for another host.
+pub fn waits_for_host(spec: &DeviceSpec) -> bool {
+    class_of(spec).is_ok_and(|class| class.waits_for_host())
+}
+
 /// Opens the device that a spec names.
 pub fn open(spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
     class_of(spec)?.open(spec, role, like)

@@ -1,6 +1,6 @@
 //! The devices of processes that join are opened on threads of their own: a device, or the dialog that asks its user, may
 //! take long, and the peers of other devices need this host meanwhile. A device of this process is opened likewise if its class
-//! asks the user, so that neither a stop nor a service manager's watchdog waits for the answer.
+//! asks the user or another host, so that neither a stop nor a service manager's watchdog waits for the answer.
 
 use crate::offers::OpenDevice;
 use crate::share_request::ShareDevice;
@@ -73,9 +73,14 @@ impl Openings {
         Ok(Openings { sender, finished, wake: Wake::new()?, opening: BTreeMap::new(), count: Arc::new(()) })
     }
 
+    /// Returns whether the most devices are being opened that may be at once. The next wake-up may change this.
+    pub fn is_full(&self) -> bool {
+        Arc::strong_count(&self.count) > OPENINGS_MAX
+    }
+
     /// Opens a device on a thread.
     pub fn begin(&mut self, visitor: u64, device: ShareDevice) -> io::Result<()> {
-        if Arc::strong_count(&self.count) > OPENINGS_MAX {
+        if self.is_full() {
             return Err(io::Error::other("too many devices are being opened"));
         }
         self.opening.insert(visitor, device.clone());
@@ -117,6 +122,7 @@ impl Openings {
 
     /// Closes all dialogs. Waits until the desktop has closed them, because this process may end.
     pub fn end(&mut self) {
+        self.opening.retain(|_, device| !device.waits_for_host());
         self.opening.values().for_each(ShareDevice::withdraw);
         while !self.opening.is_empty()
             && let Ok(Opening { visitor, result, .. }) = self.finished.recv_timeout(WITHDRAWAL_TIMEOUT)

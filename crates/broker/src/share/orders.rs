@@ -3,7 +3,7 @@
 
 use super::DeviceHost;
 use crate::events::Event;
-use crate::offers::{OpenDevice, add_offer, open_offer};
+use crate::offers::{OpenDevice, add_offer, is_left, open_offer};
 use crate::share_request::ShareDevice;
 use buffers::Ring;
 use contract::ServiceError;
@@ -89,6 +89,12 @@ impl DeviceHost {
     /// Offers a device before `run`, so that it is on offer when the first peer connects.
     pub fn offer_at_start(&mut self, index: u64, device: &ShareDevice) -> Result<(), ServiceError> {
         open_offer(&mut self.shared, FIRST_NUMBER + index, device, self.left.as_ref())
+    }
+
+    /// Returns whether a session of the previous program has the device open, so that [`DeviceHost::offer_at_start`] does not
+    /// open it.
+    pub fn has_left(&self, device: &ShareDevice) -> bool {
+        self.left.as_ref().is_some_and(|left| is_left(device, left))
     }
 
     /// Executes the queued orders.

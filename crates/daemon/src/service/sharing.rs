@@ -41,7 +41,7 @@ pub(super) struct Sharing {
     running: Option<(Orders, JoinHandle<()>)>,
     retry: Retry,
     devices: Vec<Device>,
-    /// The devices whose user is asked.
+    /// The devices that are being opened on threads, because a user is asked or another host may not answer.
     openings: Openings,
     /// The entries that are hotplug rules.
     rules: Vec<ShareWords>,
@@ -52,15 +52,18 @@ pub(super) struct Sharing {
 ///
 /// | state | event | next |
 /// |---|---|---|
-/// | `Idle` | it is due, and opens without a question | `Offered`; on an error `Idle`, with a retry or a permanent error |
-/// | `Idle` | it is due, and its user is asked | `Asked` |
-/// | `Asked` | it is open | `Offered` |
-/// | `Asked` | refused, or no answer | `Idle`, with a permanent error |
+/// | `Idle` | it is due, and opens at once | `Offered`; on an error `Idle`, with a retry or a permanent error |
+/// | `Idle` | it is due, and waits for its user or another host | `Opening`; `Queued` if too many are being opened |
+/// | `Queued` | another one has been opened | `Opening` |
+/// | `Opening` | it is open | `Offered` |
+/// | `Opening` | the other host does not answer | `Idle`, with a retry |
+/// | `Opening` | its user refuses, or does not answer | `Idle`, with a permanent error |
 /// | `Offered` | the `DeviceHost` has ended | `Idle` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Idle,
-    Asked,
+    Queued,
+    Opening,
     Offered,
 }
 
@@ -94,12 +97,15 @@ impl Device {
     /// Records the result of an attempt to open and offer it.
     fn settle(&mut self, result: Result<Progress, ServiceError>, cx: &UnitContext) {
         match result {
-            Ok(progress) => {
-                self.progress = progress;
+            Ok(Progress::Offered) => {
+                self.progress = Progress::Offered;
                 self.retry.succeed();
             }
+            // The problem of the last attempt lasts until the device is open.
+            Ok(progress) => (self.progress, self.retry.at) = (progress, None),
             Err(ServiceError::Usage(problem)) => self.refuse(&problem, cx),
             Err(error) => {
+                self.progress = Progress::Idle;
                 let name = format!("share {}", self.words.device);
                 self.retry.fail(&name, error.to_string(), &cx.emit);
             }
@@ -109,6 +115,7 @@ impl Device {
     fn refuse(&mut self, problem: &str, cx: &UnitContext) {
         let problem = format!("share {}: {problem}", self.words.device);
         (cx.emit)(Event::Warning { problem: problem.clone() });
+        self.progress = Progress::Idle;
         self.retry.succeed();
         self.wrong = Some(problem);
     }
@@ -276,7 +283,7 @@ impl Sharing {
             let mut found = hotplug::find(&rule);
             let (orders, openings) = (self.running.as_ref().map(|(orders, _)| orders), &self.openings);
             retain_found(&mut self.devices, &rule, &mut found, &mut |device| {
-                if device.progress == Progress::Asked {
+                if device.progress == Progress::Opening {
                     openings.withdraw(device.index);
                 }
                 let is_used = device.is_offered()
@@ -312,11 +319,16 @@ impl Sharing {
         for device in self.devices.iter_mut().filter(|device| is_due(device)) {
             let progress = device.words.request().and_then(|mut request| {
                 let Some(wanted) = request.devices.pop() else { return Ok(Progress::Offered) };
-                if let Some(question) = wanted.question() {
-                    (cx.emit)(Event::Question { question });
+                let is_left = self.device_host.as_ref().is_some_and(|host| host.has_left(&wanted));
+                let question = wanted.question();
+                if question.is_some() || (wanted.waits_for_host() && !is_left) {
+                    if self.openings.is_full() {
+                        return Ok(Progress::Queued);
+                    }
+                    question.into_iter().for_each(|question| (cx.emit)(Event::Question { question }));
                     let begun = self.openings.begin(device.index, wanted);
                     return begun
-                        .map(|()| Progress::Asked)
+                        .map(|()| Progress::Opening)
                         .map_err(|error| ServiceError::os("opening a device", error));
                 }
                 match (&mut self.device_host, &self.running) {
@@ -330,29 +342,29 @@ impl Sharing {
         }
     }
 
-    /// Registers for the answers of users.
+    /// Registers for the devices that are being opened.
     pub(super) fn register(&self, poller: &mut Poller) {
         self.openings.register(poller);
     }
 
-    /// Offers the devices whose users have answered.
+    /// Offers the devices that were opened, and opens queued ones.
     pub(super) fn finish_openings(&mut self, poller: &Poller, cx: &UnitContext) {
         while let Some(opening) = self.openings.next(poller) {
             self.finish(opening, cx);
         }
+        self.offer(cx, |device| device.progress == Progress::Queued);
     }
 
     fn finish(&mut self, Opening { visitor: index, device: wanted, result }: Opening, cx: &UnitContext) {
-        let is_meant = |device: &&mut Device| device.index == index && device.progress == Progress::Asked;
+        let is_meant = |device: &&mut Device| device.index == index && device.progress == Progress::Opening;
         let device = self.devices.iter_mut().find(is_meant);
         match (device, &self.running, result) {
             (Some(device), Some((orders, _)), Ok(open)) => {
-                device.progress = Progress::Idle;
                 let offered = orders.offer_open(index, wanted, open);
                 device.settle(offered.map(|()| Progress::Offered), cx);
             }
+            (Some(device), _, Err(error)) if wanted.waits_for_host() => device.settle(Err(error), cx),
             (Some(device), _, Err(error)) => {
-                device.progress = Progress::Idle;
                 // Another question would annoy the user, and follow this one at once.
                 device.refuse(&error.to_string(), cx);
             }
@@ -480,7 +492,7 @@ fn retain_found(
 }
 
 fn withdraw(orders: Option<&Orders>, openings: &Openings, device: &Device) {
-    if device.progress == Progress::Asked {
+    if device.progress == Progress::Opening {
         openings.withdraw(device.index);
     }
     if let Some(orders) = orders.filter(|_| device.is_offered()) {
@@ -493,22 +505,34 @@ fn withdraw(orders: Option<&Orders>, openings: &Openings, device: &Device) {
 mod tests {
     use super::super::plan::Source;
     use super::*;
+    use broker::events::EmitEvent;
     use contract::DeviceError;
+    use std::net::TcpListener;
     use std::sync::{Arc, mpsc};
     use sys::event::Event as Wake;
+
+    fn context() -> UnitContext {
+        let (emit, handovers): (EmitEvent, _) = (Arc::new(|_| {}), Arc::default());
+        UnitContext { to: mpsc::channel().0, wake: Wake::new().unwrap(), emit, handovers }
+    }
+
+    fn planned(text: &str) -> SharePlan {
+        Source::Text(text.into()).plan().unwrap().shares.remove(0)
+    }
+
+    /// Listens, and returns the devices to apply.
+    fn started(text: &str) -> (Sharing, Vec<ShareWords>, UnitContext) {
+        let SharePlan { request, devices } = planned(text);
+        let mut inherited = Inherited::new(Vec::new(), Arc::default()).unwrap();
+        (Sharing::start(0, &request, &mut inherited).unwrap(), devices, context())
+    }
 
     #[test]
     fn a_refused_question_is_asked_again_only_after_a_reload() {
         let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
-        let plan = Source::Text(text.into()).plan().unwrap();
-        let SharePlan { request, devices } = &plan.shares[0];
-        let (to, _finished) = mpsc::channel();
-        let cx =
-            UnitContext { to, wake: Wake::new().unwrap(), emit: Arc::new(|_| {}), handovers: Arc::default() };
-        let mut inherited = Inherited::new(Vec::new(), cx.handovers.clone()).unwrap();
-        let mut sharing = Sharing::start(0, request, &mut inherited).unwrap();
+        let (mut sharing, devices, cx) = started(text);
         let device = Device::new(0, devices[0].clone(), None);
-        sharing.devices.push(Device { progress: Progress::Asked, ..device });
+        sharing.devices.push(Device { progress: Progress::Opening, ..device });
         // The user takes time, and nothing asks again.
         sharing.look(&cx);
         assert_eq!((sharing.devices(), sharing.retry_at()), (0, None));
@@ -519,23 +543,19 @@ mod tests {
         assert_eq!((sharing.devices(), sharing.devices[0].retry.at), (0, None));
         assert!(sharing.problems().any(|problem| problem.contains("refused")));
         let mut done = Reloaded::default();
-        sharing.apply(devices, &cx, &mut done);
+        sharing.apply(&devices, &cx, &mut done);
         assert_eq!((sharing.devices(), sharing.problems().count(), done.unchanged), (1, 0, 1));
         sharing.end();
     }
     #[test]
     fn an_address_that_appears_later_is_used() {
         let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
-        let plan = Source::Text(text.into()).plan().unwrap();
-        let SharePlan { request, devices } = &plan.shares[0];
-        let (to, _finished) = mpsc::channel();
-        let cx =
-            UnitContext { to, wake: Wake::new().unwrap(), emit: Arc::new(|_| {}), handovers: Arc::default() };
+        let (plan, cx) = (planned(text), context());
         let mut inherited = Inherited::new(Vec::new(), cx.handovers.clone()).unwrap();
-        let mut sharing = Sharing::new(0, request).unwrap();
+        let mut sharing = Sharing::new(0, &plan.request).unwrap();
         sharing.postpone(&ServiceError::os("listening", std::io::ErrorKind::AddrNotAvailable), &cx);
-        assert!(sharing.continues(&plan.shares[0]));
-        sharing.apply(devices, &cx, &mut Reloaded::default());
+        assert!(sharing.continues(&plan));
+        sharing.apply(&plan.devices, &cx, &mut Reloaded::default());
         assert_eq!((sharing.devices(), sharing.problems().count()), (0, 1));
         sharing.retry(Time(u64::MAX), &mut inherited, &cx);
         assert_eq!((sharing.devices(), sharing.problems().count(), sharing.runs()), (1, 0, true));
@@ -571,5 +591,57 @@ mod tests {
         let mut now = vec![found("c"), found("d")];
         retain_found(&mut devices, &rule, &mut now, &mut withdraw);
         assert_eq!((nodes(&devices), now.len(), asked), (vec!["c".to_string()], 1, vec![0, 0, 1]));
+    }
+    /// Waits for the threads that open devices until `is_done`.
+    fn finish_until(sharing: &mut Sharing, cx: &UnitContext, is_done: impl Fn(&Sharing) -> bool) {
+        let mut poller = Poller::new().unwrap();
+        while !is_done(sharing) {
+            sharing.register(&mut poller);
+            poller.wait(None).unwrap();
+            sharing.finish_openings(&poller, cx);
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_delays_no_other_device() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let share = |device: &str| {
+            format!("[[share]]\ndevice = '{device}'\nlisten = '127.0.0.1:0'\ninsecure = true\n")
+        };
+        let server = format!("rfb:{}", silent.local_addr().unwrap());
+        let (mut sharing, devices, cx) = started(&(share(&server) + &share("pattern:rate=5")));
+        sharing.apply(&devices, &cx, &mut Reloaded::default());
+        let states = |sharing: &Sharing| [0, 1].map(|at| sharing.devices[at].progress);
+        assert_eq!(states(&sharing), [Progress::Opening, Progress::Offered]);
+        assert!(sharing.runs() && sharing.problems().count() == 0);
+        // The server closes the connection.
+        drop(silent.accept().unwrap());
+        finish_until(&mut sharing, &cx, |sharing| sharing.devices[0].progress == Progress::Idle);
+        assert!(sharing.retry_at().is_some() && sharing.problems().count() == 1);
+        // It stays a problem during the next attempt.
+        sharing.retry(Time(u64::MAX), &mut Inherited::new(Vec::new(), Arc::default()).unwrap(), &cx);
+        assert_eq!(states(&sharing), [Progress::Opening, Progress::Offered]);
+        assert_eq!((sharing.retry_at(), sharing.problems().count()), (None, 1));
+        sharing.end();
+    }
+
+    #[test]
+    fn devices_beyond_the_most_that_are_opened_at_once_wait() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = silent.local_addr().unwrap();
+        let share = |number| {
+            format!(
+                "[[share]]\ndevice = 'rfb:{server}'\nname = 's{number}'\nlisten = '127.0.0.1:0'\ninsecure = true\n"
+            )
+        };
+        let (mut sharing, devices, cx) = started(&(0..34).map(share).collect::<String>());
+        sharing.apply(&devices, &cx, &mut Reloaded::default());
+        let queued = |sharing: &Sharing| {
+            sharing.devices.iter().filter(|device| device.progress == Progress::Queued).count()
+        };
+        assert_eq!((queued(&sharing), sharing.retry_at()), (2, None));
+        drop(silent.accept().unwrap());
+        finish_until(&mut sharing, &cx, |sharing| queued(sharing) == 1);
+        sharing.end();
     }
 }

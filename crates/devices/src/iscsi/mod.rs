@@ -71,6 +71,10 @@ impl DeviceClass for Iscsi {
         Ok(flows())
     }
 
+    fn waits_for_host(&self) -> bool {
+        true
+    }
+
     fn open(&self, spec: &DeviceSpec, _: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         device::open(spec)
     }

@@ -129,6 +129,10 @@ impl DeviceClass for Nbd {
         is_node.then(|| NodeName::File(path(&spec.target))).into_iter().collect()
     }
 
+    fn waits_for_host(&self) -> bool {
+        true
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         match role {
             Role::Application => listen(spec, like),

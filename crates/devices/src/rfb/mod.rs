@@ -298,6 +298,10 @@ impl DeviceClass for Rfb {
         address.map(NodeName::Listener).into_iter().collect()
     }
 
+    fn waits_for_host(&self) -> bool {
+        true
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, like: Option<&Description>) -> Result<Opened, DeviceError> {
         if spec.target.is_empty() {
             return Err(wrong(

@@ -119,6 +119,10 @@ impl DeviceClass for Tcp {
         flows(spec)
     }
 
+    fn waits_for_host(&self) -> bool {
+        true
+    }
+
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
         opened(spec, role, connect_tcp(&spec.target, spec.options.duration("timeout")))
     }
