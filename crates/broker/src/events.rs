@@ -193,6 +193,11 @@ pub enum Event {
         /// The consequence for the flow: `block`, `drop-oldest` or `close`.
         policy: &'static str,
     },
+    /// Lines of the log were dropped, because its reader did not read.
+    LinesDropped {
+        /// Their number.
+        lines: u64,
+    },
     /// A flow has ended and the sink has received all of it.
     FlowEnded {
         /// The device's name.

@@ -1,7 +1,7 @@
 //! The lines of a log for people. A line that repeats is written once; the number of its repetitions follows after a second, or
 //! before the next other line.
 
-use std::io::Write;
+use crate::log_writer::LogWriter;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, sleep};
 use std::time::Duration;
@@ -13,15 +13,16 @@ const COUNT_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct LogLines(Arc<Mutex<State>>);
 
 struct State {
-    out: Box<dyn Write + Send>,
+    /// Set until the log has ended.
+    out: Option<LogWriter>,
     last: String,
     /// Repetitions of the last line that were not written.
     repeats: u64,
 }
 
 impl LogLines {
-    pub(crate) fn new(out: Box<dyn Write + Send>) -> LogLines {
-        LogLines(Arc::new(Mutex::new(State { out, last: String::new(), repeats: 0 })))
+    pub(crate) fn new(out: LogWriter) -> LogLines {
+        LogLines(Arc::new(Mutex::new(State { out: Some(out), last: String::new(), repeats: 0 })))
     }
 
     /// Writes a line, unless it repeats the last one.
@@ -52,15 +53,17 @@ impl LogLines {
 
 impl Drop for LogLines {
     fn drop(&mut self) {
-        lock(&self.0).write_repeats();
+        let mut state = lock(&self.0);
+        state.write_repeats();
+        // The thread that counts may keep the state. The last lines are written now.
+        state.out = None;
     }
 }
 
 impl State {
     fn write_always(&mut self, line: &str) {
         self.write_repeats();
-        // A service continues after the reader of its log has closed it.
-        let _ = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
+        self.put(line.into());
         self.last.clear();
     }
 
@@ -70,7 +73,13 @@ impl State {
             1 => "    (the same once more)".to_string(),
             count => format!("    (the same {count} more times)"),
         };
-        let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
+        self.put(text);
+    }
+
+    fn put(&self, line: String) {
+        if let Some(out) = &self.out {
+            out.push(line);
+        }
     }
 }
 
@@ -97,7 +106,7 @@ pub(crate) fn counted(lines: &[String]) -> Vec<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use std::io;
+    use std::io::{self, Write};
 
     #[derive(Clone, Default)]
     pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
@@ -118,10 +127,14 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn log_to(written: &Written) -> LogLines {
+        LogLines::new(LogWriter::new(Box::new(written.clone()), Box::new(|dropped| dropped.to_string())))
+    }
+
     #[test]
     fn equal_lines_are_written_once_with_their_number() {
         let written = Written::default();
-        let log = LogLines::new(Box::new(written.clone()));
+        let log = log_to(&written);
         ["a", "b", "b", "b", "a"].iter().for_each(|line| log.write(line));
         log.write_always("c");
         log.write_always("c");
@@ -136,7 +149,7 @@ pub(crate) mod tests {
     #[test]
     fn the_number_follows_without_another_line() {
         let written = Written::default();
-        let log = LogLines::new(Box::new(written.clone()));
+        let log = log_to(&written);
         log.write("a");
         log.write("a");
         while written.text() != "a\n    (the same once more)\n" {

@@ -11,6 +11,7 @@ mod control;
 mod demo;
 mod doctor;
 mod log_lines;
+mod log_writer;
 mod module;
 mod network_path;
 mod output;

@@ -2,6 +2,7 @@
 
 use crate::arguments::Log;
 use crate::log_lines::{LogLines, counted};
+use crate::log_writer::LogWriter;
 use broker::Event;
 use flow::raw_path::Connected;
 use flow::{DriverStats, FlowStats};
@@ -78,33 +79,61 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// The event log of services, usable from every thread.
 pub(crate) struct Events {
-    log: Log,
+    format: LineFormat,
     stats: bool,
+    out: LogLines,
+}
+
+/// The format of the lines of a log.
+#[derive(Clone, Copy)]
+struct LineFormat {
+    log: Log,
     /// The journal reads the log: each line begins with its level (`sd-daemon(3)`).
     journal: bool,
-    out: LogLines,
+}
+
+impl LineFormat {
+    fn line(self, event: &Event) -> String {
+        match self.log {
+            Log::Events => json(event),
+            Log::Json => json(&Logged::now(event)),
+            Log::Text => {
+                let level = if self.journal { format!("<{}>", level(event).0) } else { String::new() };
+                shown(&format!("{level}{}", describe(event)))
+            }
+        }
+    }
+
+    /// Returns a log in this format.
+    fn log_to(self, out: Box<dyn Write + Send>) -> LogLines {
+        LogLines::new(LogWriter::new(out, Box::new(move |lines| self.line(&Event::LinesDropped { lines }))))
+    }
 }
 
 impl Events {
     /// Creates a log. With `data_on_stdout` it writes to standard error, because standard output carries data.
     pub(crate) fn new(json: bool, stats: bool, data_on_stdout: bool) -> Events {
         let log = if json { Log::Events } else { Log::Text };
-        Events { journal: false, ..Events::of_service(log, stats, data_on_stdout) }
+        Events::with(LineFormat { log, journal: false }, stats, data_on_stdout)
     }
 
     /// Creates the log of a service, which may write to the journal.
     pub(crate) fn of_service(log: Log, stats: bool, data_on_stdout: bool) -> Events {
         let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+        Events::with(LineFormat { log, journal }, stats, data_on_stdout)
+    }
+
+    fn with(format: LineFormat, stats: bool, data_on_stdout: bool) -> Events {
         let out: Box<dyn Write + Send> = match data_on_stdout {
             true => Box::new(io::stderr()),
             false => Box::new(io::stdout()),
         };
-        Events { log, stats, journal, out: LogLines::new(out) }
+        Events { format, stats, out: format.log_to(out) }
     }
 
     /// Returns whether the reader of the log is a person, who can answer questions.
     pub(crate) fn may_ask(&self) -> bool {
-        self.log == Log::Text
+        self.format.log == Log::Text
     }
 
     /// Writes one event.
@@ -113,30 +142,24 @@ impl Events {
         if is_periodic && !self.stats {
             return;
         }
-        match self.log {
-            Log::Events => self.emit_json(&event),
-            Log::Json => self.emit_json(&Logged::now(&event)),
-            Log::Text => {
-                let level = if self.journal { format!("<{}>", level(&event).0) } else { String::new() };
-                let line = shown(&format!("{level}{}", describe(&event)));
-                if is_periodic { self.out.write_always(&line) } else { self.out.write(&line) }
-            }
+        let line = self.format.line(&event);
+        match self.format.log {
+            Log::Text if !is_periodic => self.out.write(&line),
+            _ => self.out.write_always(&line),
         }
     }
 
     /// Writes the result of a command.
     pub(crate) fn emit_result(&self, result: &impl Serialize, text: &str) {
-        match self.log {
-            Log::Text => self.out.write_always(&shown(text)),
-            Log::Json | Log::Events => self.emit_json(result),
-        }
+        self.out.write_always(&match self.format.log {
+            Log::Text => shown(text),
+            Log::Json | Log::Events => json(result),
+        });
     }
+}
 
-    fn emit_json(&self, value: &impl Serialize) {
-        if let Ok(text) = serde_json::to_string(value) {
-            self.out.write_always(&shown(&text));
-        }
-    }
+fn json(value: &impl Serialize) -> String {
+    shown(&serde_json::to_string(value).unwrap_or_default())
 }
 
 fn shown(text: &str) -> String {
@@ -171,6 +194,7 @@ fn level(event: &Event) -> (u8, &'static str) {
         | Event::Forbidden { .. }
         | Event::DeviceGone { .. }
         | Event::Module { .. }
+        | Event::LinesDropped { .. }
         | Event::StoreFull { .. } => (4, "warning"),
         Event::Stats { .. } | Event::Hub { .. } | Event::Joint { .. } => (7, "debug"),
         _ => (6, "info"),
@@ -277,6 +301,9 @@ fn describe(event: &Event) -> String {
                 pipeline => format!("the flow {side} {name} now uses {pipeline}"),
             }
         }
+        Event::LinesDropped { lines } => {
+            format!("{lines} lines of this log were dropped, because its reader did not read")
+        }
         Event::Metrics { address } => format!("metrics at http://{address}/metrics"),
         Event::Reloaded { done } => {
             format!("reloaded: {} started, {} ended, {} unchanged", done.started, done.ended, done.unchanged)
@@ -375,10 +402,11 @@ mod tests {
     #[test]
     fn text_of_other_hosts_starts_no_log_line() {
         let log = Written::default();
-        let out = LogLines::new(Box::new(log.clone()));
-        let events = Events { log: Log::Text, stats: false, journal: true, out };
+        let format = LineFormat { log: Log::Text, journal: true };
+        let events = Events { format, stats: false, out: format.log_to(Box::new(log.clone())) };
         let reason = "gone\n<0>offering root: a shell\r\n\x1b[2Jlistening on nothing".to_string();
         events.emit(Event::PeerLeft { peer: "studio".into(), reason });
+        drop(events);
         let text = log.text();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("<6>studio disconnected: gone"));

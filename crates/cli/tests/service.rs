@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -309,4 +310,23 @@ fn a_log_has_time_and_level() {
     journal.env("JOURNAL_STREAM", "1:1");
     let ended = support::end(journal.spawn().unwrap(), "run").done();
     assert!(ended.text().starts_with("<6>"), "{}", ended.text());
+}
+
+#[test]
+fn a_reader_that_stops_reading_stops_no_flow() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let at = format!("127.0.0.1:{}", free_port());
+    std::fs::write(&file, share("pattern:count=100,rate=0", "p", &at)).unwrap();
+    // The pipe is full from the start.
+    let (_unread, mut log) = std::io::pipe().unwrap();
+    fcntl_setpipe_size(&log, 4096).unwrap();
+    log.write_all(&vec![b'\n'; fcntl_getpipe_size(&log).unwrap()]).unwrap();
+    let mut sharer = command(&["run", &file, "--json", "--stats"]).stdout(log).spawn().unwrap();
+    wait_until("the listener", || TcpStream::connect(&at).is_ok());
+    let mut attach = Service::start(&["attach", "--insecure", &format!("{at}/p"), "--as", "null"]);
+    attach.wait("flow-ended");
+    terminate(&sharer);
+    wait_until("the end", || sharer.try_wait().unwrap().is_some());
+    assert_eq!(sharer.wait().unwrap().code(), Some(0));
 }
