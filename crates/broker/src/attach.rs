@@ -53,8 +53,9 @@ use worker::{Command, Handover, Workers};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval before the first request for a device that has become unavailable.
 const REOPEN_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest interval. It doubles after each refusal, and after each use shorter than [`SETTLED`].
-const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(8);
+/// Longest interval. It doubles after each refusal, and after each use shorter than [`SETTLED`]. Somebody may wait for a device that
+/// another peer gives back.
+const REOPEN_INTERVAL_MAX: Duration = Duration::from_secs(2);
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// One device to attach.
