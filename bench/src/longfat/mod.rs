@@ -38,6 +38,9 @@ pub(crate) struct LongFatSetting {
     /// Packets in the queue in front of the link
     #[arg(long, default_value_t = 1000)]
     queue: u32,
+    /// Longest further delay of a packet in each direction, milliseconds: packets overtake each other
+    #[arg(long = "jitter", default_value_t = 0)]
+    jitter_ms: u32,
     /// Outboard's transports, as in an address; `default` for an address without one
     #[arg(long = "transport", value_delimiter = ',', default_values_t = ["default".to_string()])]
     transports: Vec<String>,
@@ -71,11 +74,13 @@ struct Network {
     round_trip_ms: u32,
     loss_percent: f64,
     queue: u32,
+    /// Longest further delay of a packet in each direction.
+    jitter_ms: u32,
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Network { rate_mbit, round_trip_ms, loss_percent, queue } = self;
+        let Network { rate_mbit, round_trip_ms, loss_percent, queue, .. } = self;
         write!(f, "{rate_mbit} Mbit/s, {round_trip_ms} ms, {loss_percent}% loss, a queue of {queue} packets")
     }
 }
@@ -83,13 +88,15 @@ impl fmt::Display for Network {
 impl Network {
     /// Sets the link between the hosts.
     fn set(self, hosts: &Hosts) -> Result<(), Failure> {
-        let Network { rate_mbit, round_trip_ms, loss_percent, queue } = self;
+        let Network { rate_mbit, round_trip_ms, loss_percent, queue, jitter_ms } = self;
         // netlab counts in whole microseconds and millionths.
         let words = [
             format!("delay={}us", u64::from(round_trip_ms) * 500),
             format!("rate={rate_mbit}mbit"),
             format!("loss={loss_percent}%"),
             format!("queue={queue}"),
+            format!("jitter={jitter_ms}ms"),
+            "reorder".to_string(),
         ];
         let words: Vec<&str> = ["set"].into_iter().chain(words.iter().map(String::as_str)).collect();
         hosts.lab.ask(&words).map(drop)
@@ -151,6 +158,7 @@ fn measure(hosts: &Hosts, setting: &LongFatSetting) -> Result<Vec<Row>, Failure>
             round_trip_ms,
             loss_percent,
             queue: setting.queue,
+            jitter_ms: if round_trip_ms > 0 { setting.jitter_ms } else { 0 },
         };
         // For each loss and transport.
         let mut undelayed = Vec::new();
@@ -212,7 +220,7 @@ fn print(setting: &LongFatSetting, row: &Row) {
 }
 
 fn figures(setting: &LongFatSetting, row: &Row) -> Value {
-    let Network { rate_mbit, round_trip_ms, loss_percent, queue } = row.network;
+    let Network { rate_mbit, round_trip_ms, loss_percent, queue, jitter_ms } = row.network;
     let rivals: serde_json::Map<String, Value> = setting
         .rivals
         .iter()
@@ -229,7 +237,7 @@ fn figures(setting: &LongFatSetting, row: &Row) -> Value {
                     "beside_cubic": ours.beside.as_ref().map(|beside| json!({ "mbit": beside.ours, "cubic_mbit": beside.cubic })) })
         })
         .collect();
-    json!({ "rate_mbit": rate_mbit, "round_trip_ms": round_trip_ms, "loss_percent": loss_percent, "queue_packets": queue,
+    json!({ "rate_mbit": rate_mbit, "round_trip_ms": round_trip_ms, "loss_percent": loss_percent, "queue_packets": queue, "jitter_ms": jitter_ms,
             "rivals": rivals, "ours": ours })
 }
 
@@ -281,8 +289,12 @@ fn with_hosts<T>(
 /// Runs `longfat`.
 pub(crate) fn run(setting: &LongFatSetting) -> Result<Value, Failure> {
     let rows = with_hosts("longfat", setting.seed, |hosts| {
+        let jitter = match setting.jitter_ms {
+            0 => String::new(),
+            ms => format!(" each packet 0 to {ms} ms later, so that they overtake each other;"),
+        };
         println!(
-            "Goodput in Mbit/s, second half of {} s; a queue of {} packets; best: the best of iperf3",
+            "Goodput in Mbit/s, second half of {} s; a queue of {} packets;{jitter} best: the best of iperf3",
             setting.seconds, setting.queue
         );
         let rivals: String = setting.rivals.iter().map(|rival| format!(" {:>8}", rival.name())).collect();

@@ -159,7 +159,13 @@ pub(crate) fn run(setting: &StripedSetting) -> Result<Value, Failure> {
         for &rate_mbit in &setting.rates_mbit {
             for &round_trip_ms in &setting.round_trips_ms {
                 for &loss_percent in &setting.losses_percent {
-                    let network = Network { rate_mbit, round_trip_ms, loss_percent, queue: setting.queue };
+                    let network = Network {
+                        rate_mbit,
+                        round_trip_ms,
+                        loss_percent,
+                        queue: setting.queue,
+                        jitter_ms: 0,
+                    };
                     rows.push(measure(hosts, setting, network)?);
                 }
             }

@@ -121,7 +121,7 @@ impl Row {
     }
 
     fn json(&self) -> Value {
-        let Network { rate_mbit, round_trip_ms, loss_percent, queue } = self.network;
+        let Network { rate_mbit, round_trip_ms, loss_percent, queue, .. } = self.network;
         let fixed = |(sessions, figures, copy): &(u32, Figures, Option<f64>)| json!({ "sessions": sessions, "ours": figures.json(), "copy_mbit": copy });
         let fixed: Vec<Value> = self.fixed.iter().map(fixed).collect();
         let (best_sessions, best_mbit) = self.best();
@@ -252,7 +252,8 @@ pub(crate) fn run(setting: &BlockSetting) -> Result<Value, Failure> {
         let mut rows = Vec::new();
         for &loss_percent in &setting.losses_percent {
             for &(rate_mbit, round_trip_ms) in &paths {
-                let network = Network { rate_mbit, round_trip_ms, loss_percent, queue: setting.queue };
+                let network =
+                    Network { rate_mbit, round_trip_ms, loss_percent, queue: setting.queue, jitter_ms: 0 };
                 rows.push(measure(hosts, protocol, setting, network)?);
             }
         }
