@@ -414,6 +414,18 @@ fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
     established_with(sockets, &Tuning { datagram: 1200, is_size_known: true, ..TUNING })
 }
 
+/// Returns the bytes of a stream that have arrived and were not read.
+fn arrived(end: &mut QuicConnection, stream: StreamId) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut stream = end.state().expect("a connection").recv_stream(stream);
+    let Ok(mut chunks) = stream.read(true) else { return bytes };
+    while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+        bytes.extend_from_slice(&chunk.bytes);
+    }
+    let _ = chunks.finalize();
+    bytes
+}
+
 fn both_ends(sockets: [OwnedFd; 2], tuning: &Tuning) -> [QuicConnection; 2] {
     let [near, far] = keys();
     let begin = |end, keys, socket| {
@@ -491,13 +503,7 @@ fn a_datagram_that_others_overtook_is_not_lost() {
             written += connection.send_stream(stream).write(&sent[written..]).unwrap_or(0);
         }
         step(&mut ends);
-        let connection = ends[1].state().expect("a connection");
-        let mut stream = connection.recv_stream(stream);
-        let Ok(mut chunks) = stream.read(true) else { continue };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            received += chunk.bytes.len();
-        }
-        let _ = chunks.finalize();
+        received += arrived(&mut ends[1], stream).len();
     }
     assert_eq!(received, sent.len());
     let path = ends[0].state().expect("a connection").stats().path;
@@ -579,13 +585,7 @@ fn a_probe_resumes_transmission_to_a_returned_peer() {
     while received < sent.len() {
         now += STEP;
         ends.iter_mut().for_each(|end| end.drive_at(now));
-        let connection = ends[1].state().expect("a connection");
-        let mut stream = connection.recv_stream(stream);
-        let Ok(mut chunks) = stream.read(true) else { continue };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            received += chunk.bytes.len();
-        }
-        let _ = chunks.finalize();
+        received += arrived(&mut ends[1], stream).len();
         assert!(now - resumed < SUSPENSION / 4, "{received} of {} bytes arrived", sent.len());
     }
 }
@@ -613,13 +613,7 @@ fn data_lost_before_a_migration_are_retransmitted() {
     for _ in 0..100 {
         now += Duration::from_millis(10);
         ends.iter_mut().for_each(|end| end.drive_at(now));
-        let connection = ends[0].state().expect("a connection");
-        let mut stream = connection.recv_stream(stream);
-        let Ok(mut chunks) = stream.read(true) else { continue };
-        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
-            received.extend_from_slice(&chunk.bytes);
-        }
-        let _ = chunks.finalize();
+        received.extend(arrived(&mut ends[0], stream));
     }
     assert_eq!(received, sent);
 }
