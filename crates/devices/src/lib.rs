@@ -41,6 +41,8 @@ pub mod rfb;
 pub mod serial;
 mod sessions;
 mod side;
+#[cfg(feature = "media")]
+mod signals;
 #[cfg_attr(not(feature = "media"), allow(dead_code))]
 mod slots;
 pub mod socket;

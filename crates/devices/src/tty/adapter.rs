@@ -9,18 +9,24 @@
 //!
 //! Nothing waits without a bound: transfers in wait at the kernel's request, transfers out until the worker takes their bytes. The
 //! thread exits when all copies of the worker's end are closed, or when the kernel removes the adapter.
+//!
+//! While the computer is suspended the adapter is out of its port ([`suspend`](super::suspend)); the worker keeps its end.
 
 use super::chip::{Answer, Chip};
+use super::suspend::{Announced, Announcements};
 use super::uplink::{self, Ended, SNAPSHOT, Uplink, WAITING_MAX};
 use super::usbip::{self, HEADER_BYTES, Request, STALL, TRANSFER_BYTES_MAX, Transfer, WAS_UNLINKED};
+use crate::plain::os;
 use crate::serial::SerialMessage;
 use crate::stream::now;
-use contract::Body;
+use contract::{Body, DeviceError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
 use sys::poller::Poller;
 
 /// Bytes to the kernel that wait for the socket. Each transfer in brings one reply at most, so more would be an error.
@@ -28,32 +34,48 @@ const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Number of the endpoint of received bytes.
 const IN_ENDPOINT: u32 = 1;
 
-/// Starts the thread. Returns the kernel's end of its connection and the worker's.
-pub(super) fn start(serial_number: String) -> io::Result<(OwnedFd, OwnedFd)> {
-    let pair = |kind| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
-    let (usb, kernel) = pair(SocketType::STREAM)?;
-    let (messages, worker) = pair(SocketType::SEQPACKET)?;
-    let adapter = Adapter::new(serial_number, usb, messages);
-    let poller = Poller::new()?;
-    std::thread::Builder::new().name("adapter".into()).spawn(move || adapter.run(poller))?;
-    Ok((kernel, worker))
+/// Plugs the kernel's end of an adapter's connection in. Returns the path of the terminal.
+pub(super) type Plug = Arc<dyn Fn(OwnedFd) -> Result<PathBuf, DeviceError> + Send + Sync>;
+
+fn pair(kind: SocketType) -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Starts the thread, and plugs the adapter in. Returns the path of the terminal, and the worker's end.
+pub(super) fn start(
+    serial_number: String,
+    plug: Plug,
+    announcements: Option<Announcements>,
+) -> Result<(PathBuf, OwnedFd), DeviceError> {
+    let failed = |error| os("starting a serial adapter".into(), error, None);
+    let (usb, kernel) = pair(SocketType::STREAM).map_err(failed)?;
+    let (messages, worker) = pair(SocketType::SEQPACKET).map_err(failed)?;
+    let adapter = Adapter {
+        usb: Some(usb),
+        messages,
+        announcements,
+        plug: plug.clone(),
+        bus: Bus::new(serial_number),
+        input: Vec::new(),
+    };
+    let poller = Poller::new().map_err(failed)?;
+    std::thread::Builder::new().name("adapter".into()).spawn(move || adapter.run(poller)).map_err(failed)?;
+    Ok((plug(kernel)?, worker))
 }
 
 /// The thread's state.
-#[derive(Debug)]
-pub(super) struct Adapter {
-    usb: OwnedFd,
+struct Adapter {
+    /// `None` while the computer is suspended.
+    usb: Option<OwnedFd>,
     messages: OwnedFd,
+    announcements: Option<Announcements>,
+    plug: Plug,
     bus: Bus,
     /// Bytes of the kernel that are no packet yet.
     input: Vec<u8>,
 }
 
 impl Adapter {
-    fn new(serial_number: String, usb: OwnedFd, messages: OwnedFd) -> Adapter {
-        Adapter { usb, messages, bus: Bus::new(serial_number), input: Vec::new() }
-    }
-
     fn run(mut self, mut poller: Poller) {
         while self.turn(&mut poller).is_ok() {}
     }
@@ -61,18 +83,54 @@ impl Adapter {
     fn turn(&mut self, poller: &mut Poller) -> Result<(), Ended> {
         self.bus.advance();
         self.write()?;
-        poller.register(self.usb.as_fd(), true, !self.bus.output.is_empty());
+        if let Some(usb) = &self.usb {
+            poller.register(usb.as_fd(), true, !self.bus.output.is_empty());
+        }
+        if let Some(announcements) = &self.announcements {
+            poller.register(announcements.as_fd(), true, false);
+        }
         // A worker that does not read is not read either, so that its queue of replies has a bound.
         poller.register(self.messages.as_fd(), self.bus.chip.has_room(), self.bus.uplink.len() > 0);
         poller.wait(None).map_err(|_| Ended)?;
+        self.read_announcement(poller)?;
         self.read_usb()?;
         self.read_message()
     }
 
+    fn read_announcement(&mut self, poller: &mut Poller) -> Result<(), Ended> {
+        let Some(announcements) = &self.announcements else { return Ok(()) };
+        match announcements.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(Announced::Suspend)) => {
+                if let Some(usb) = self.usb.take() {
+                    poller.forget(usb.as_fd());
+                }
+                self.input.clear();
+                self.bus.pull_out();
+            }
+            Ok(Some(Announced::Awake)) if self.usb.is_none() => {
+                let (usb, kernel) = pair(SocketType::STREAM).map_err(|_| Ended)?;
+                let plug = self.plug.clone();
+                // The kernel asks this thread for the adapter's descriptors. If it is not plugged in, its end closes.
+                let plugged = std::thread::Builder::new().name("adapter-plug".into());
+                plugged.spawn(move || plug(kernel)).map_err(|_| Ended)?;
+                self.usb = Some(usb);
+            }
+            Ok(Some(Announced::Awake)) => {}
+            Err(Ended) => {
+                poller.forget(announcements.as_fd());
+                self.announcements = None;
+                return Ok(());
+            }
+        }
+        announcements.answer();
+        Ok(())
+    }
+
     /// Writes as much as both sockets take.
     fn write(&mut self) -> Result<(), Ended> {
-        while !self.bus.output.is_empty() {
-            match send(&self.usb, &self.bus.output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        while let Some(usb) = self.usb.as_ref().filter(|_| !self.bus.output.is_empty()) {
+            match send(usb, &self.bus.output, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(count) => drop(self.bus.output.drain(..count)),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(_) => return Err(Ended),
@@ -85,8 +143,9 @@ impl Adapter {
     }
 
     fn read_usb(&mut self) -> Result<(), Ended> {
+        let Some(usb) = &self.usb else { return Ok(()) };
         let mut bytes = [0; 4096];
-        match recv(&self.usb, &mut bytes[..], RecvFlags::DONTWAIT) {
+        match recv(usb, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return Err(Ended),
             Ok((count, _)) => self.input.extend_from_slice(&bytes[..count]),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -130,6 +189,15 @@ impl Bus {
         // The port's lines are off until a program opens the terminal.
         bus.uplink.send_state(bus.chip.state(), now());
         bus
+    }
+
+    /// Leaves the port: for the worker, as if the program had closed the terminal.
+    fn pull_out(&mut self) {
+        self.reads.clear();
+        self.writes.clear();
+        self.output.clear();
+        self.chip.pull_out();
+        self.uplink.request_state();
     }
 
     /// Handles the complete packets of the kernel.

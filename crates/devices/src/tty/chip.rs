@@ -240,6 +240,12 @@ impl Chip {
         self.drop_received();
     }
 
+    /// Handles a chip that has lost its power: it knows the lines of the port alone.
+    pub(super) fn pull_out(&mut self) {
+        self.close();
+        (self.settings, self.outputs, self.reported) = Default::default();
+    }
+
     fn drop_received(&mut self) {
         self.received.clear();
         self.dropped_bytes += std::mem::take(&mut self.received_bytes) as u64;

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `vhci` | plugs an adapter in (broker) |
 //! | `adapter` | a thread of the broker that answers the kernel, whatever happens to the worker |
+//! | `suspend` | the computer's suspend, during which the adapter is out of its port |
 //! | `chip`, `usbip` | the adapter's behaviour, the kernel's packets; no I/O |
 //! | `cuse` | the second way: its thread, behaviour and packets |
 //! | `uplink` | the messages between the thread of either way and the worker |
@@ -18,6 +19,7 @@
 mod adapter;
 mod chip;
 mod cuse;
+mod suspend;
 mod terminal;
 #[cfg(test)]
 mod test_worker;
@@ -41,6 +43,7 @@ use contract::{
 };
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use terminal::Terminal;
 
 /// The class `tty`, the application side of a serial port.
@@ -96,20 +99,30 @@ fn link(spec: &DeviceSpec, name: &str) -> PathBuf {
 
 /// Plugs a simulated adapter in. Returns its terminal, and the worker's end of its connection.
 fn plug_adapter(spec: &DeviceSpec, name: &str) -> Result<(PathBuf, OwnedFd), DeviceError> {
-    let (kernel, worker) =
-        adapter::start(name.into()).map_err(|error| os("starting a serial adapter".into(), error, None))?;
-    let terminal = vhci::plug(&kernel)?;
-    if let Some(path) = own_link(spec) {
-        // A link to another adapter of ours is stale, since its own terminal is gone; one to a port of this host is its user's.
-        let is_live = |_: &_, path: &Path| {
-            std::fs::read_link(path).is_ok_and(|target| {
-                target != terminal
-                    && own_serial_number(&target).map_or_else(|| target.exists(), |number| number == name)
-            })
-        };
-        path_link::create(path, &terminal, CLASS, "/dev/ttyUSB", is_live)?;
-    }
-    Ok((terminal, worker))
+    let (path, serial_number) = (own_link(spec).map(PathBuf::from), name.to_string());
+    let link = Mutex::new(None);
+    // Plugged in again after a suspend, the adapter may have another terminal.
+    let plug = move |kernel: OwnedFd| {
+        let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(link.take());
+        let terminal = vhci::plug(&kernel)?;
+        if let Some(path) = &path {
+            // A link to another adapter of ours is stale, since its own terminal is gone; one to a port of this host is its user's.
+            let is_live = |_: &_, path: &Path| {
+                std::fs::read_link(path).is_ok_and(|target| {
+                    target != terminal
+                        && own_serial_number(&target)
+                            .map_or_else(|| target.exists(), |number| number == serial_number)
+                })
+            };
+            path_link::create(path, &terminal, CLASS, "/dev/ttyUSB", is_live)?;
+            *link = Some(PathLink { path: path.clone(), target: terminal.clone() });
+        }
+        Ok(terminal)
+    };
+    let announcements = suspend::announcements()
+        .map_err(|error| os("watching for the suspend of the computer".into(), error, None))?;
+    adapter::start(name.into(), Arc::new(plug), announcements)
 }
 
 /// Makes a character device in user space, and its link: udev makes none.

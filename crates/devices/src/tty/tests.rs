@@ -1,5 +1,6 @@
 //! Tests with the kernel's end of the adapter's connection: the transfers of `vhci_hcd` and `ftdi_sio`.
 
+use super::suspend::{self, Announced, Announcements};
 use super::test_worker::{KernelEnd, TestWorker, terminal_conforms};
 use super::usbip::{HEADER_BYTES, STALL, WAS_UNLINKED};
 use super::*;
@@ -7,6 +8,7 @@ use crate::serial::{Fault, Inputs, OutputLines, Outputs, Parity, SerialMessage, 
 use contract::{Body, Ctl, CtlReply};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,15 +36,26 @@ struct End {
 
 impl Kernel {
     fn new() -> Kernel {
-        let (usb, worker) = adapter::start("board".into()).unwrap();
-        let usb = UnixStream::from(usb);
-        usb.set_read_timeout(Some(PATIENCE)).unwrap();
+        Kernel::with_announcements(None).0
+    }
+
+    /// Also returns the kernel's ends of adapters that are plugged in later.
+    fn with_announcements(announcements: Option<Announcements>) -> (Kernel, Receiver<UnixStream>) {
+        let (sender, plugged) = channel();
+        let plug = move |usb: OwnedFd| {
+            let usb = UnixStream::from(usb);
+            usb.set_read_timeout(Some(PATIENCE)).unwrap();
+            sender.send(usb).unwrap();
+            Ok(PathBuf::from("/dev/ttyUSB0"))
+        };
+        let (_, worker) = adapter::start("board".into(), Arc::new(plug), announcements).unwrap();
+        let usb = plugged.recv().unwrap();
         let mut worker = TestWorker::new(worker);
         worker.close();
         let mut kernel = Kernel { usb, worker, sequence: 0, is_reading: false };
         // A program opens the terminal.
         kernel.request(0x40, 0, 0, 0);
-        kernel
+        (kernel, plugged)
     }
 
     /// Sends a submit. Returns its number.
@@ -282,6 +295,37 @@ fn the_adapter_is_unplugged_when_nobody_holds_it() {
     let Kernel { usb, worker, .. } = Kernel::new();
     usb.shutdown(std::net::Shutdown::Both).unwrap();
     worker.await_removal();
+}
+
+#[test]
+fn the_adapter_leaves_its_port_while_the_computer_is_suspended() {
+    let (announcer, announcements) = suspend::pair().unwrap();
+    let (mut kernel, plugged) = Kernel::with_announcements(Some(announcements));
+    kernel.request(0x40, MODEM, 0x0303, 0);
+    assert!(kernel.worker.pull_outputs().lines.dtr);
+    kernel.submit(1, true, 512, [0; 8], &[]);
+    assert!(announcer.announce(Announced::Suspend));
+    // A status packet may be on its way, and the transfer may still be unread.
+    let ended = kernel.usb.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+    assert!(matches!(ended, Ok(_) | Err(ErrorKind::ConnectionReset)), "{ended:?}");
+    assert_eq!(
+        kernel.worker.pull_outputs().lines,
+        OutputLines::default(),
+        "the program has lost its terminal"
+    );
+    kernel.worker.push(SerialMessage::Data(Body::from(b"meanwhile".to_vec())));
+
+    // A suspend that failed is announced as one that is over, once or twice.
+    assert!(announcer.announce(Announced::Awake) && announcer.announce(Announced::Awake));
+    (kernel.usb, kernel.is_reading) = (plugged.recv_timeout(PATIENCE).unwrap(), false);
+    assert!(matches!(kernel.control([0x80, 6, 0, 1, 0, 0, 18, 0]), End { status: 0, .. }));
+    kernel.request(0x40, 0, 0, 0);
+    kernel.request(0x40, MODEM, 0x0101, 0);
+    assert!(kernel.worker.pull_outputs().lines.dtr, "the next program");
+    drop(announcer);
+    kernel.request(0x40, MODEM, 0x0100, 0);
+    assert!(!kernel.worker.pull_outputs().lines.dtr, "the adapter goes on without a watch");
+    assert!(plugged.try_recv().is_err(), "it is plugged in once");
 }
 
 #[test]

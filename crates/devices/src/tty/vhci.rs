@@ -114,6 +114,19 @@ fn terminal_at(number: u32) -> Option<PathBuf> {
     terminal.exists().then_some(terminal)
 }
 
+/// Returns true if an adapter of Outboard is plugged in, of this process or another.
+#[cfg(feature = "media")]
+pub(super) fn has_own_adapter() -> bool {
+    let is_ours = |port: &Vec<String>| {
+        let manufacturer = |device| fs::read_to_string(format!("/sys/bus/usb/devices/{device}/manufacturer"));
+        port.get(2).is_some_and(|state| state == USED)
+            && port
+                .get(6)
+                .is_some_and(|device| manufacturer(device).is_ok_and(|name| name.trim() == MANUFACTURER))
+    };
+    ports().is_ok_and(|ports| ports.iter().any(is_ours))
+}
+
 /// Returns the serial number of the adapter with this terminal, if it is one of Outboard's.
 pub(crate) fn own_serial_number(terminal: &Path) -> Option<String> {
     let name = terminal.file_name()?;

@@ -7,14 +7,12 @@
 use super::memory::End;
 use super::order::Wheel;
 use crate::plain::os;
+use crate::signals;
 use contract::DeviceError;
-use futures_core::Stream;
 use serde::Serialize;
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -158,21 +156,9 @@ fn refused(problem: &str) -> DeviceError {
     DeviceError::Spec { what: "the desktop".into(), problem: problem.into() }
 }
 
-/// Returns the next message; `None` at the end of the connection.
-fn next(stream: &mut MessageStream) -> Option<Message> {
-    loop {
-        match block_on(poll_fn(|context| Pin::new(&mut *stream).poll_next(context))) {
-            Some(Ok(message)) => return Some(message),
-            // A message that cannot be parsed. A broken connection ends the stream next.
-            Some(Err(_)) => {}
-            None => return None,
-        }
-    }
-}
-
 /// Passes signals on until the connection ends.
 fn receive(mut stream: MessageStream, signals: Sender<Signal>, on_closed: OnClosed) {
-    while let Some(message) = next(&mut stream) {
+    while let Some(message) = signals::next(&mut stream) {
         let header = message.header();
         let (interface, member) = (header.interface(), header.member());
         let path = header.path().map(|path| path.to_string()).unwrap_or_default();
