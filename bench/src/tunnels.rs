@@ -396,6 +396,10 @@ pub(crate) fn run(setting: &Setting) -> Result<Value, Failure> {
         setting.congestion, setting.rounds
     );
     println!(
+        "Ours: both hosts in the measuring process, without the sockets of programs (`sockets` has them); bare TCP writes \
+         each message by itself"
+    );
+    println!(
         "{:<14} {:<20} {:>8} {:>10} {:>22} {:>18} {:>18}",
         "", "", "bytes", "bare", "tunnel", "ours, tcp sealed", "ours, quic"
     );

@@ -269,9 +269,10 @@ pub(crate) fn run(setting: &ConversationSetting) -> Result<Value, Failure> {
     println!(
         "A camera of {}x{} at {:.0} pictures a second, a microphone and a speaker for {} s over `{}` in each direction. \
          `outboard`: the defaults of\nall devices, microphone and camera attached together with `synchronize(apart=true)`. \
-         `ffmpeg`: VP8 and Opus over RTP at the rates that Outboard used,\none stream for each device; its receivers write raw \
-         pictures and samples to a pipe, Outboard's devices are nodes of PipeWire. Delay: from the\ncamera, the microphone or the \
-         playing program to the recording one, with the link's. Distance: delay of the picture less that of the sound.\n",
+         `ffmpeg`: VP8 and Opus over RTP at the rates that Outboard used,\none stream for each device, a key \
+         picture every 4 s and no retransmission; its receivers write raw\npictures and samples to a pipe, Outboard's devices are \
+         nodes of PipeWire. Delay: from the camera, the microphone or the\nplaying program to the recording one, with the link's. \
+         Distance: delay of the picture less that of the sound.\n",
         camera::WIDTH,
         camera::HEIGHT,
         camera::RATE_HZ,

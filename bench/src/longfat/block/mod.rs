@@ -1,5 +1,6 @@
 //! The disk of an unmodified server over long networks: the sessions that Outboard finds, beside fixed numbers of sessions, one client
-//! of libnbd with as many connections, and one connection with bbr ("Improving TCP Throughput for Cloud Applications" (2014), 2.6).
+//! of libnbd with as many connections, and one connection with bbr and large buffers ("Improving TCP Throughput for Cloud Applications"
+//! (2014), 2.6).
 //!
 //! The application reads the disk from the front, 10 MB at a time, and a part of it ahead, as a kernel does. fio reads and writes it.
 //! A second protocol is a row in `protocol.rs`.
@@ -8,8 +9,10 @@
 //! |---|---|---|
 //! | goodput by rate, round trip and number of sessions; the number over time | 2.8 to 2.11 | `reading.rs` |
 //! | processor time of both ends, also for each bit | 2.12 to 2.15 | `reading.rs` |
+//! | a copy by a program of its own | none | `copy.rs` |
 //! | requests on one host | none | `requests.rs` |
 
+mod copy;
 mod fio;
 mod protocol;
 mod reading;
@@ -21,6 +24,7 @@ use crate::programs::progress;
 use crate::reliability::hosts::{ADDRESS_A, Host, Hosts};
 use crate::setting::Failure;
 use clap::Args;
+use copy::Copied;
 use fio::{Done, Load};
 use protocol::{Disk, Protocol, Values, local};
 use reading::{DISK_BYTES, Figures, Reading, connect, serve};
@@ -28,7 +32,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Child;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration};
 
 /// Searching takes at most this share of a run; the rest is measured.
 const SEARCH_SHARE: f64 = 0.75;
@@ -36,6 +40,8 @@ const SEARCH_SHARE: f64 = 0.75;
 const INTERVALS: u32 = 30;
 const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The largest buffer of a socket beside bbr: it bounds no network here.
+const MODERN_SOCKET_BYTES: u32 = 64 << 20;
 /// As many writes as reads, each as long as the longest request of table 2.1.
 const MIXED: Load = Load { rw: "randrw", block_bytes: 1 << 20, depth: 16 };
 
@@ -75,10 +81,10 @@ pub(crate) struct BlockSetting {
     /// Megabytes that the application reads ahead
     #[arg(long, default_value_t = 128)]
     read_ahead_mb: u64,
-    /// Congestion control of both hosts, but for the connection with bbr
+    /// Congestion control of both hosts, but for the session with bbr
     #[arg(long, default_value = "reno")]
     congestion: String,
-    /// The largest buffer of a TCP socket, bytes
+    /// The largest buffer of a TCP socket, bytes, but for the session with bbr
     #[arg(long, default_value_t = 512 << 10)]
     socket_bytes: u32,
     /// Seed of the losses
@@ -103,8 +109,9 @@ impl Drop for Running {
 struct Row {
     network: Network,
     /// For each fixed number: Outboard, and the program that copies.
-    fixed: Vec<(u32, Figures, Option<f64>)>,
-    bbr: Figures,
+    fixed: Vec<(u32, Figures, Option<Copied>)>,
+    /// One session with bbr and [`MODERN_SOCKET_BYTES`].
+    modern: Figures,
     found: Figures,
     /// Seconds, Mbit/s and sessions during the search.
     evolution: Vec<[f64; 3]>,
@@ -122,12 +129,12 @@ impl Row {
 
     fn json(&self) -> Value {
         let Network { rate_mbit, round_trip_ms, loss_percent, queue, .. } = self.network;
-        let fixed = |(sessions, figures, copy): &(u32, Figures, Option<f64>)| json!({ "sessions": sessions, "ours": figures.json(), "copy_mbit": copy });
+        let fixed = |(sessions, figures, copy): &(u32, Figures, Option<Copied>)| json!({ "sessions": sessions, "ours": figures.json(), "copy": copy.map(Copied::json) });
         let fixed: Vec<Value> = self.fixed.iter().map(fixed).collect();
         let (best_sessions, best_mbit) = self.best();
         json!({ "rate_mbit": rate_mbit, "round_trip_ms": round_trip_ms, "loss_percent": loss_percent,
                 "queue_packets": queue, "fixed": fixed, "best_fixed_sessions": best_sessions,
-                "best_fixed_mbit": best_mbit, "bbr": self.bbr.json(), "found": self.found.json(),
+                "best_fixed_mbit": best_mbit, "modern": self.modern.json(), "found": self.found.json(),
                 "evolution": self.evolution, "mixed_mbit": self.mixed.mbit,
                 "mixed_direct_mbit": self.mixed_direct.map(|done| done.mbit) })
     }
@@ -141,52 +148,15 @@ fn set_tcp(hosts: &Hosts, host: Host, name: &str, value: &str) -> Result<(), Fai
     })
 }
 
-/// Sets the congestion control of new connections on the device host, which sends.
-fn set_congestion(hosts: &Hosts, name: &str) -> Result<(), Failure> {
-    set_tcp(hosts, Host::Device, "tcp_congestion_control", name)
-}
-
-/// Sets TCP on both hosts as table 2.1 does.
-fn set_hosts(hosts: &Hosts, setting: &BlockSetting) -> Result<(), Failure> {
+/// Sets TCP on both hosts: the congestion control, and the largest buffer of a socket.
+fn set_hosts(hosts: &Hosts, congestion: &str, most: u32) -> Result<(), Failure> {
     // Least, first and largest (`tcp(7)`); the first ones are the kernel's.
-    let most = setting.socket_bytes;
     for host in Host::BOTH {
-        set_tcp(hosts, host, "tcp_congestion_control", &setting.congestion)?;
+        set_tcp(hosts, host, "tcp_congestion_control", congestion)?;
         set_tcp(hosts, host, "tcp_rmem", &format!("4096 {} {most}", most.min(131_072)))?;
         set_tcp(hosts, host, "tcp_wmem", &format!("4096 {} {most}", most.min(16_384)))?;
     }
     Ok(())
-}
-
-/// Returns the goodput of a program that copies the whole disk over this number of connections, from its start to its end.
-fn copy_mbit(
-    hosts: &Hosts,
-    protocol: &Protocol,
-    network: Network,
-    (sessions, seconds): (u32, f64),
-) -> Result<Option<f64>, Failure> {
-    let Some((words, package)) = protocol.copy else { return Ok(None) };
-    // As much as a full link carries in this time.
-    let bytes = (f64::from(network.rate_mbit) * 1e6 / 8.0 * seconds) as u64 / 4096 * 4096;
-    let sessions = sessions.to_string();
-    let values = Values { host: ADDRESS_A, disk: Disk::Pattern, size_bytes: bytes, sessions: &sessions };
-    let _server = serve(hosts, protocol, Host::Device, values)?;
-    let words = protocol.words(words, values);
-    let mut copy = hosts.lab.program(Host::Application.letter(), &words[0]);
-    let begun = Instant::now();
-    // A path that it does not fill must not hold up everything.
-    let most = Duration::from_secs_f64(seconds * 20.0);
-    let started = copy.args(&words[1..]).spawn();
-    let mut copy = Running(started.map_err(|error| format!("{}: {error}; install {package}", words[0]))?);
-    loop {
-        match copy.0.try_wait()? {
-            Some(status) if status.success() => break,
-            Some(status) => return Err(format!("{} exited ({status})", words[0]).into()),
-            None if begun.elapsed() > most => return Ok(Some(0.0)),
-            None => thread::sleep(LOOK),
-        }
-    }
-    Ok(Some(bytes as f64 * 8.0 / 1e6 / begun.elapsed().as_secs_f64()))
 }
 
 /// Reads and writes with fio over the link: through Outboard, and alone.
@@ -215,7 +185,7 @@ fn measure(
     network: Network,
 ) -> Result<Row, Failure> {
     network.set(hosts)?;
-    set_hosts(hosts, setting)?;
+    set_hosts(hosts, &setting.congestion, setting.socket_bytes)?;
     progress(&format!("block: {network}"));
     let half = Duration::from_secs_f64(setting.seconds / 2.0);
     let start = |sessions: &str| Reading::start(hosts, protocol, setting.read_ahead_mb * 1_000_000, sessions);
@@ -226,20 +196,19 @@ fn measure(
     let mut fixed = Vec::new();
     for &sessions in &setting.sessions {
         let figures = start(&sessions.to_string()).map(second_half)?;
-        let copy = copy_mbit(hosts, protocol, network, (sessions, setting.seconds))?;
+        let copy = copy::measure(hosts, protocol, network, (sessions, setting.seconds))?;
         fixed.push((sessions, figures, copy));
     }
-    set_congestion(hosts, "bbr")?;
-    let bbr = start("1").map(second_half);
-    set_congestion(hosts, &setting.congestion)?;
-    let bbr = bbr?;
+    set_hosts(hosts, "bbr", MODERN_SOCKET_BYTES)?;
+    let modern = start("1").map(second_half)?;
+    set_hosts(hosts, &setting.congestion, setting.socket_bytes)?;
     let reading = start("auto")?;
     let search = setting.search_seconds;
     let evolution = reading.evolution(Duration::from_secs_f64(search * SEARCH_SHARE), INTERVALS);
     let found = reading.figures(Duration::from_secs_f64(search * (1.0 - SEARCH_SHARE)));
     drop(reading);
     let (mixed, mixed_direct) = mixed(hosts, protocol, setting)?;
-    Ok(Row { network, fixed, bbr, found, evolution, mixed, mixed_direct })
+    Ok(Row { network, fixed, modern, found, evolution, mixed, mixed_direct })
 }
 
 /// Runs `block`.

@@ -42,7 +42,16 @@ const NBD: Protocol = Protocol {
     setup: &[],
     device: "nbd://{host}:{port}/,sessions={sessions}",
     copy: Some((
-        &["nbdcopy", "--connections={sessions}", "--requests=64", "nbd://{host}:{port}/", "null:"],
+        // Without its number of threads, it has no more connections than this machine has processors.
+        &[
+            "nbdcopy",
+            "--connections={sessions}",
+            "--threads={sessions}",
+            "--requests=64",
+            "--progress=1",
+            "nbd://{host}:{port}/",
+            "null:",
+        ],
         "libnbd-bin",
     )),
     fio: Some("nbd://{host}:{port}/"),

@@ -1,5 +1,6 @@
 //! The tables and pictures of `block`.
 
+use super::copy::Copied;
 use super::protocol::Protocol;
 use super::{BlockSetting, Figures, Row};
 use crate::plot::{Chart, Line, Scale, Stroke};
@@ -47,7 +48,7 @@ pub(super) fn text(setting: &BlockSetting, protocol: &Protocol, rows: &[Row], re
         setting.congestion,
         setting.socket_bytes >> 10,
         setting.queue,
-        head(setting, &PATH, &["found", "sessions found", "of the best", "1 with bbr"])
+        head(setting, &PATH, &["found", "sessions found", "of the best", "1 with bbr and large buffers"])
     );
     // Writing to a string cannot fail.
     for row in rows {
@@ -59,14 +60,14 @@ pub(super) fn text(setting: &BlockSetting, protocol: &Protocol, rows: &[Row], re
             cells(all(row).map(|figures| format!("{:.0}", figures.mbit))),
             row.found.sessions,
             row.found.mbit / best.max(f64::MIN_POSITIVE),
-            row.bbr.mbit
+            row.modern.mbit
         );
     }
     if let Some((words, _)) = protocol.copy {
         let head = head(setting, &PATH, &[]);
-        text += &format!("\n{} with as many connections, Mbit/s:\n\n{head}", words[0]);
+        text += &format!("\n{} with as many connections and threads, Mbit/s:\n\n{head}", words[0]);
         for row in rows {
-            let copied = |copy: Option<f64>| copy.map_or(String::new(), |mbit| format!("{mbit:.0}"));
+            let copied = |copy: Option<Copied>| copy.map_or(String::new(), |copied| copied.to_string());
             let copies = row.fixed.iter().map(|(_, _, copy)| copied(*copy));
             let _ = writeln!(text, "| {} | {} |", path(row), cells(copies));
         }
