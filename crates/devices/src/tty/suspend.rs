@@ -6,7 +6,9 @@
 
 use super::uplink::Ended;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+#[cfg(any(test, feature = "media"))]
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "media")]
@@ -27,6 +29,7 @@ pub(super) enum Announced {
 }
 
 /// The watch's end of a connection.
+#[cfg(any(test, feature = "media"))]
 #[derive(Debug)]
 pub(super) struct Announcer(OwnedFd);
 
@@ -41,11 +44,13 @@ pub(super) fn announcements() -> io::Result<Option<Announcements>> {
 }
 
 /// Returns both ends of a connection.
+#[cfg(any(test, feature = "media"))]
 pub(super) fn pair() -> io::Result<(Announcer, Announcements)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Announcer(ours), Announcements(theirs)))
 }
 
+#[cfg(any(test, feature = "media"))]
 impl Announcer {
     /// Announces, and waits for the adapter's answer. Returns false if the adapter has ended, or does not answer.
     pub(super) fn announce(&self, what: Announced) -> bool {
