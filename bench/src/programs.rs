@@ -4,7 +4,7 @@ use crate::setting::Failure;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// Returns the path of a program that is built or installed beside this one.
 pub(crate) fn beside(name: &str) -> Result<PathBuf, Failure> {
@@ -84,5 +84,15 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that ends with this value.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -1,6 +1,7 @@
 //! iperf3 on the same network.
 
 use crate::lab::Lab;
+use crate::programs::Running;
 use crate::setting::Failure;
 use clap::ValueEnum;
 use serde_json::Value;
@@ -55,25 +56,28 @@ impl fmt::Display for Rival {
 pub(super) fn goodput_mbit(lab: &Lab, rival: Rival, lasts: Duration) -> Result<f64, Failure> {
     let missing = |error| format!("iperf3: {error}; install it");
     let mut server = lab.program("b", "iperf3");
-    let server = server.args(["-s", "-1", "-J"]).stdout(Stdio::piped()).stderr(Stdio::null());
-    let server = server.spawn().map_err(missing)?;
+    let server = server.args(["-s", "-1", "-J"]).stdout(Stdio::null()).stderr(Stdio::null());
+    // A server may stay after its test, so the client brings its report.
+    let _server = Running(server.spawn().map_err(missing)?);
     let (congestion, streams) = rival.streams();
     let seconds = lasts.as_secs_f64().ceil().max(1.0).to_string();
-    for attempt in 1.. {
+    let mut attempt = 1;
+    let report: Value = loop {
         let mut client = lab.program("a", "iperf3");
-        client.args(["-c", ADDRESS_B, "-t", &seconds, "-C", congestion, "-P", streams, "-J"]);
-        let output = client.output().map_err(missing)?;
+        client.args(["-c", ADDRESS_B, "-t", &seconds, "-C", congestion, "-P", streams]);
+        let output = client.args(["-J", "--get-server-output"]).output().map_err(missing)?;
         if output.status.success() {
-            break;
+            break serde_json::from_slice(&output.stdout)?;
         }
         if attempt == ATTEMPTS_MAX {
             return Err(format!("iperf3: {}", String::from_utf8_lossy(&output.stdout)).into());
         }
+        attempt += 1;
         // The server does not listen yet.
         thread::sleep(RETRY_AFTER);
-    }
-    let report: Value = serde_json::from_slice(&server.wait_with_output()?.stdout)?;
-    let intervals = report["intervals"].as_array().ok_or("iperf3 reports no intervals")?;
+    };
+    let intervals =
+        report["server_output_json"]["intervals"].as_array().ok_or("iperf3 reports no intervals")?;
     let sums = intervals.iter().map(|interval| &interval["sum"]);
     let half = |sum: &&Value| {
         let [start, end] = ["start", "end"].map(|key| sum[key].as_f64().unwrap_or_default());

@@ -1,9 +1,10 @@
 //! A program of its own that copies the whole disk over a fixed number of connections.
 
+use super::LOOK;
 use super::protocol::{Disk, Protocol, Values};
 use super::reading::serve;
-use super::{LOOK, Running};
 use crate::longfat::Network;
+use crate::programs::Running;
 use crate::reliability::hosts::{ADDRESS_A, Host, Hosts};
 use crate::setting::Failure;
 use serde_json::{Value, json};

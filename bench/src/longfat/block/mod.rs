@@ -20,7 +20,7 @@ mod report;
 mod requests;
 
 use super::{Network, with_hosts};
-use crate::programs::progress;
+use crate::programs::{Running, progress};
 use crate::reliability::hosts::{ADDRESS_A, Host, Hosts};
 use crate::setting::Failure;
 use clap::Args;
@@ -30,9 +30,8 @@ use protocol::{Disk, Protocol, Values, local};
 use reading::{DISK_BYTES, Figures, Reading, connect, serve};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::process::Child;
 use std::thread;
-use std::time::{Duration};
+use std::time::Duration;
 
 /// Searching takes at most this share of a run; the rest is measured.
 const SEARCH_SHARE: f64 = 0.75;
@@ -93,16 +92,6 @@ pub(crate) struct BlockSetting {
     /// Draw the pictures into this directory (SVG)
     #[arg(long)]
     svg: Option<PathBuf>,
-}
-
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// All figures on one network.

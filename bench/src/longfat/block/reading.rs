@@ -1,8 +1,9 @@
 //! A program that reads a disk through Outboard, and the figures of both ends.
 
 use super::protocol::{Disk, Protocol, Values};
-use super::{LOOK, PATIENCE, Running};
+use super::{LOOK, PATIENCE};
 use crate::processes::{cpu_seconds, with_descendants};
+use crate::programs::Running;
 use crate::reliability::hosts::{ADDRESS_A, Host, Hosts, Service};
 use crate::setting::Failure;
 use serde_json::{Value, json};
