@@ -19,7 +19,7 @@ use std::time::Duration;
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
 const RETRANSMITS_AT_ONCE: usize = 64;
 /// Largest store limit, as a multiple of [`Limits::store_bytes`].
-pub const STORE_FACTOR_MAX: usize = 4;
+pub const STORE_FACTOR_MAX: usize = 8;
 /// A record that is acknowledged later was not only in flight: its reader is slow, or the link was lost.
 const FLIGHT_MAX: Duration = Duration::from_secs(1);
 /// The store shrinks when an acknowledgement leaves less than this part of it.

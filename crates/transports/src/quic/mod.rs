@@ -65,7 +65,7 @@ static OPTIONS: [OptionSpec; 6] = [
         OptionKind::Size { min: 64 << 10, max: 1 << 30 },
         "16MiB",
         "receive window: bytes that the peer may have in flight to this host or unread on it; on a long and fast path up to \
-         four times as much",
+         eight times as much",
     ),
     local(
         "late",

@@ -5,7 +5,7 @@ use quinn_proto::VarInt;
 use std::time::{Duration, Instant};
 
 /// Largest window, as a multiple of the option `window`.
-pub(super) const FACTOR_MAX: u32 = 4;
+pub(super) const FACTOR_MAX: u32 = 8;
 /// Window, as a multiple of the bytes that arrive in a round trip. A lost packet holds up all behind it in its stream
 /// for one round trip, or for two if it is lost again.
 const ROUND_TRIPS: f64 = 4.0;
@@ -65,8 +65,8 @@ mod tests {
         let mut window = ReceiveWindow::new(16 << 20);
         assert_eq!(window.next(1e6), 16 << 20);
         window.current = window.next(40e6);
-        assert_eq!(window.current, 64 << 20);
-        assert_eq!(window.next(1e9), 64 << 20);
+        assert_eq!(window.current, 128 << 20);
+        assert_eq!(window.next(1e9), 128 << 20);
         for _ in 0..30 {
             window.current = window.next(0.0);
         }
