@@ -46,7 +46,7 @@ impl Desktop {
             chown(&directory, Some(NOBODY), Some(NOBODY)).expect("its owner changes");
         }
         let configuration = format!(
-            "output * mode --custom 640x480\noutput * bg #204060 solid_color\ndefault_border none\n{configuration}\n"
+            "output * mode --custom 640x480\noutput * bg #204060 solid_color\ndefault_border none\nxwayland disable\n{configuration}\n"
         );
         let mut desktop = Desktop { compositor: None, directory, configuration };
         desktop.run();

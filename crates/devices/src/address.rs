@@ -94,10 +94,6 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("vnc", "rfb"),
     ("x", "x11"),
     ("xorg", "x11"),
-    ("screen", "x11"),
-    ("display", "x11"),
-    ("desktop", "x11"),
-    ("monitor", "x11"),
     ("wlroots", "wayland"),
     ("sway", "wayland"),
     ("framebuffer", "fb"),
@@ -111,6 +107,9 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("ssd", "block"),
     ("partition", "block"),
 ];
+
+/// Words of users for the screen of this session, which may be one of Wayland.
+const SCREENS: &[&str] = &["screen", "display", "desktop", "monitor"];
 
 /// Things without a class of their own, and the way to share them.
 const WITHOUT_CLASS: &[(&[&str], &str)] = &[
@@ -335,7 +334,18 @@ fn unknown_class(kind: &str, rest: &str, role: Role) -> String {
 
 /// The class that users call `kind`, for this side.
 pub fn other_name(kind: &str, role: Role) -> Option<&'static str> {
-    let (_, device) = OTHER_NAMES.iter().find(|(word, _)| kind.eq_ignore_ascii_case(word))?;
+    let is_wayland = std::env::var_os("WAYLAND_DISPLAY").is_some_and(|name| !name.is_empty());
+    other_name_in(is_wayland, kind, role)
+}
+
+/// The class that users call `kind` in a session of Wayland or of X11.
+fn other_name_in(is_wayland: bool, kind: &str, role: Role) -> Option<&'static str> {
+    let is_meant = |word: &&str| kind.eq_ignore_ascii_case(word);
+    let device = match SCREENS.iter().any(is_meant) {
+        true if is_wayland => "wayland",
+        true => "x11",
+        false => OTHER_NAMES.iter().find(|(word, _)| is_meant(word)).map(|(_, device)| *device)?,
+    };
     let is_one_sided = crate::find(device).is_some_and(|class| !class.has_role(role));
     if is_one_sided { Some(counterpart(device)) } else { Some(device) }
 }
@@ -419,6 +429,17 @@ mod tests {
             let advice = advice(text, role);
             assert!(advice.contains(says), "{text}: {advice}");
         }
+    }
+
+    #[test]
+    fn the_words_for_a_screen_mean_that_of_the_session() {
+        for word in ["screen", "display", "Desktop", "monitor"] {
+            for (is_wayland, device) in [(true, "wayland"), (false, "x11")] {
+                assert_eq!(other_name_in(is_wayland, word, Role::Device), Some(device), "{word}");
+                assert_eq!(other_name_in(is_wayland, word, Role::Application), Some("window"), "{word}");
+            }
+        }
+        assert_eq!(other_name_in(true, "xorg", Role::Device), Some("x11"));
     }
 
     #[test]

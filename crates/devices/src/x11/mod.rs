@@ -27,6 +27,7 @@ mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 mod window;
+mod xwayland;
 
 use crate::clipboard as shared;
 use crate::plain::{self, os};
@@ -37,8 +38,10 @@ use contract::{
 };
 use device::DevicePartner;
 use display::{SETUP_TIMEOUT, Segment};
+use errors::device_error;
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use xwayland::{ScreenKind, screen_kind};
 
 /// The screen of a display.
 #[derive(Debug)]
@@ -83,6 +86,13 @@ static WINDOW_OPTIONS: [OptionSpec; 1] = [shared::OPTION];
 /// The time limit for connecting to a display that is listed.
 const LIST_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// The reason why the screen of a rootless Xwayland is refused, and the way out.
+const ROOTLESS: &str =
+    "this is Xwayland, which has the windows of X11 programs and no desktop: share the desktop as `wayland`";
+
+/// The text behind the summary of an Xwayland that may be rootless.
+const MAYBE_ROOTLESS: &str = " (Xwayland; if it stays black, share `wayland`)";
+
 /// The most characters of a window's title.
 const TITLE_MAX: usize = 80;
 
@@ -105,17 +115,26 @@ fn renew(opened: &mut Opened) -> Result<(), DeviceError> {
 }
 
 /// Lists a display of this host; `None` for the socket of a server that has ended. The problem says why a connection
-/// fails.
+/// fails, or why the screen is black.
 fn listing(display: String) -> Option<Listing> {
-    let error = connect::connect(&display, LIST_TIMEOUT).err();
+    let connected = connect::connect(&display, LIST_TIMEOUT);
     let is_dead = |error: &DeviceError| matches!(error, DeviceError::Os { error, .. } if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound));
-    if error.as_ref().is_some_and(is_dead) {
+    if connected.as_ref().is_err_and(is_dead) {
         return None;
     }
+    // A server that is slow to tell may have a desktop.
+    let kind = connected
+        .map(|socket| screen_kind(&socket, Instant::now() + LIST_TIMEOUT).unwrap_or(ScreenKind::Desktop));
+    let note = if matches!(kind, Ok(ScreenKind::Unknown)) { MAYBE_ROOTLESS } else { "" };
+    let problem = match kind {
+        Ok(ScreenKind::Rootless) => Some(ROOTLESS.into()),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
     Some(Listing {
         spec: format!("x11:{display}"),
-        summary: format!("the screen of display {display}"),
-        problem: error.map(|error| error.to_string()),
+        summary: format!("the screen of display {display}{note}"),
+        problem,
         ours: false,
     })
 }
@@ -159,7 +178,18 @@ impl DeviceClass for X11 {
     }
 
     fn open(&self, spec: &DeviceSpec, role: Role, _: Option<&Description>) -> Result<Opened, DeviceError> {
-        open(spec, role, None)
+        let display = connect::display_name(spec)?;
+        // The worker reads its own connection from the start. This one stays until then: many a server resets when its last
+        // client leaves.
+        let socket = connect::connect(&display, SETUP_TIMEOUT)?;
+        let kind = screen_kind(&socket, Instant::now() + SETUP_TIMEOUT).map_err(device_error(&display))?;
+        match kind {
+            ScreenKind::Desktop => open(spec, role, None),
+            ScreenKind::Unknown => open(spec, role, Some(format!("x11 {display}{MAYBE_ROOTLESS}"))),
+            ScreenKind::Rootless => {
+                Err(DeviceError::Spec { what: format!("`x11:{display}`"), problem: ROOTLESS.into() })
+            }
+        }
     }
 
     fn renew(&self, opened: &mut Opened) -> Result<(), DeviceError> {

@@ -63,8 +63,13 @@ impl Server {
     }
 
     pub(super) fn start_with(size: &str, more: &[&str]) -> Option<Server> {
-        let arguments = ["-displayfd", "1", "-nolisten", "tcp", "-noreset", "-screen", "0", size];
-        let mut program = start(Command::new("Xvfb").args(arguments).args(more), "xvfb")?;
+        let arguments = ["-noreset", "-screen", "0", size];
+        Self::start_program(Command::new("Xvfb").args(arguments).args(more), "xvfb")
+    }
+
+    /// Starts a server of a Debian package, and waits for its display.
+    pub(super) fn start_program(command: &mut Command, package: &str) -> Option<Server> {
+        let mut program = start(command.args(["-displayfd", "1", "-nolisten", "tcp"]), package)?;
         let output = program.0.stdout.take().expect("it is a pipe");
         let number = next_line(&mut BufReader::new(output));
         Some(Server { program, display: format!(":{}", number.trim()) })
