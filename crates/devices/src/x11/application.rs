@@ -163,8 +163,11 @@ impl WindowPartner {
                 let event: ConfigureNotifyEvent = parse(event)?;
                 let size =
                     (u32::from(event.width).clamp(1, SIDE_MAX), u32::from(event.height).clamp(1, SIDE_MAX));
-                if event.window == self.window.number && self.size.replace(size) != Some(size) {
-                    self.emit(Event::Size { width: size.0, height: size.1 });
+                if event.window == self.window.number {
+                    self.window.handle_size(&mut self.client, size);
+                    if self.size.replace(size) != Some(size) {
+                        self.emit(Event::Size { width: size.0, height: size.1 });
+                    }
                 }
             }
             _ => {}
@@ -189,9 +192,7 @@ impl WindowPartner {
     }
 
     fn handle_pointer(&mut self, x: i16, y: i16) {
-        let (width, height) = self.window.size().unwrap_or((1, 1));
-        let inside = |position: i16, side: u32| u32::try_from(position).unwrap_or(0).min(side - 1);
-        self.pointer = (inside(x, width), inside(y, height));
+        self.pointer = self.window.pixel_at(x, y);
         positions::skip_intermediate(&mut self.events, self.buttons);
         self.emit(self.pointer_event());
     }

@@ -93,6 +93,19 @@ pub(super) fn wait_reply<T: TryParse>(
     parse(&bytes)
 }
 
+/// Queries the formats of pictures (RENDER).
+pub(super) fn picture_formats(
+    client: &mut Client,
+    render: Extension,
+    deadline: Instant,
+) -> io::Result<render::QueryPictFormatsReply> {
+    let version = render::QueryVersionRequest { client_major_version: 0, client_minor_version: 11 };
+    let request = client.query(version.serialize(render.opcode));
+    let _: render::QueryVersionReply = wait_reply(client, request, deadline)?;
+    let request = client.query(render::QueryPictFormatsRequest.serialize(render.opcode));
+    wait_reply(client, request, deadline)
+}
+
 /// Parses a reply or an event.
 pub(super) fn parse<T: TryParse>(bytes: &[u8]) -> io::Result<T> {
     T::try_parse(bytes).map(|(parsed, _)| parsed).map_err(|_| protocol_error("a reply is malformed"))

@@ -21,12 +21,16 @@ mod image;
 mod keys_tests;
 mod layout;
 mod locks;
+mod placement;
 mod pointer;
+mod scaler;
 mod selection;
 mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 mod window;
+#[cfg(test)]
+mod window_tests;
 mod xwayland;
 
 use crate::clipboard as shared;

@@ -2,11 +2,9 @@
 //! (Improving TCP Throughput for Cloud Applications (2014), 4.5.2).
 
 use super::client::Client;
-use super::display::{Extension, Extensions, wait_reply};
+use super::display::Extension;
 use super::image::put_image;
 use std::borrow::Cow;
-use std::io;
-use std::time::Instant;
 use wire::formats::video::{Cursor, Rectangle};
 use x11rb_protocol::protocol::render;
 use x11rb_protocol::protocol::xproto::{
@@ -37,26 +35,20 @@ impl Pointer {
     /// Prepares the pointer of a window. Returns `None` if the server does not support such pointers.
     pub(super) fn new(
         client: &mut Client,
-        extensions: Extensions,
+        render: Extension,
+        formats: &render::QueryPictFormatsReply,
         window: xproto::Window,
-        deadline: Instant,
-    ) -> io::Result<Option<Pointer>> {
-        let Some(render) = extensions.render else { return Ok(None) };
-        let version = render::QueryVersionRequest { client_major_version: 0, client_minor_version: 11 };
-        let request = client.query(version.serialize(render.opcode));
-        let _: render::QueryVersionReply = wait_reply(client, request, deadline)?;
-        let request = client.query(render::QueryPictFormatsRequest.serialize(render.opcode));
-        let formats: render::QueryPictFormatsReply = wait_reply(client, request, deadline)?;
+    ) -> Option<Pointer> {
         let fits = |format: &&render::Pictforminfo| {
             let direct = &format.direct;
             let shifts = [direct.blue_shift, direct.green_shift, direct.red_shift, direct.alpha_shift];
             let masks = [direct.blue_mask, direct.green_mask, direct.red_mask, direct.alpha_mask];
             format.depth == DEPTH && shifts == [0, 8, 16, 24] && masks == [0xff; 4]
         };
-        let Some(format) = formats.formats.iter().find(fits).map(|format| format.id) else { return Ok(None) };
+        let format = formats.formats.iter().find(fits)?.id;
         let [pixmap, gc, picture, first, second] = std::array::from_fn(|_| client.resource());
         let cursors = [first, second];
-        Ok(Some(Pointer { render, format, window, pixmap, gc, picture, cursors, made: 0 }))
+        Some(Pointer { render, format, window, pixmap, gc, picture, cursors, made: 0 })
     }
 
     /// Sets the pointer shape of the window. RENDER expects the colours multiplied by the opacity.

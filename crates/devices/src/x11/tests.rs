@@ -79,7 +79,7 @@ impl Server {
         device_of(&format!("x11:{}{options}", self.display))
     }
 
-    fn window(&self) -> Viewer {
+    pub(super) fn window(&self) -> Viewer {
         self.window_with("")
     }
 
@@ -130,7 +130,7 @@ pub(super) struct Painter {
 
 impl Painter {
     /// Paints pixels and waits until the server has processed them.
-    fn put(&mut self, place: Rectangle, pixels: &[u8]) {
+    pub(super) fn put(&mut self, place: Rectangle, pixels: &[u8]) {
         let (width, height) = (place.width as u16, place.height as u16);
         let (dst_x, dst_y) = (place.x as i16, place.y as i16);
         let (drawable, gc, format) = (self.root, self.gc, ImageFormat::Z_PIXMAP);
@@ -174,6 +174,19 @@ impl Painter {
         let size = randr::SetScreenSizeRequest { window, width, height, mm_width, mm_height };
         let request = client.send(size.serialize(opcode));
         self.done(request);
+    }
+
+    /// Waits for a window on the screen, and returns it.
+    pub(super) fn only_window(&mut self) -> Window {
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            let request = self.client.query(QueryTreeRequest { window: self.root }.serialize());
+            let tree: QueryTreeReply = wait_reply(&mut self.client, request, deadline).unwrap();
+            if let [window] = tree.children[..] {
+                return window;
+            }
+            assert!(Instant::now() < deadline);
+        }
     }
 
     /// Moves the pointer and waits until the server has done so.
@@ -292,7 +305,7 @@ impl Screen {
     }
 
     /// Returns the pixels of a place, without their unused byte.
-    fn at(&self, place: Rectangle) -> Vec<[u8; 3]> {
+    pub(super) fn at(&self, place: Rectangle) -> Vec<[u8; 3]> {
         let width = self.geometry.map_or(0, |geometry| geometry.width()) as usize;
         let rows = self.pixels.chunks_exact(width.max(1) * 4);
         let rows = rows.skip(place.y as usize).take(place.height as usize);
@@ -301,7 +314,7 @@ impl Screen {
     }
 }
 
-fn colours(pixels: &[u8]) -> Vec<[u8; 3]> {
+pub(super) fn colours(pixels: &[u8]) -> Vec<[u8; 3]> {
     pixels.chunks_exact(4).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
 }
 
@@ -731,15 +744,7 @@ fn closing_the_window_ends_the_flow() {
     let geometry = Geometry::new(PixelFormat::Gray8, 16, 8).unwrap();
     viewer.show(picture(geometry, &[0; 128])).unwrap();
     let mut painter = server.painter();
-    let deadline = Instant::now() + WATCHDOG;
-    let window = loop {
-        let request = painter.client.query(QueryTreeRequest { window: painter.root }.serialize());
-        let tree: QueryTreeReply = wait_reply(&mut painter.client, request, deadline).unwrap();
-        if let [window] = tree.children[..] {
-            break window;
-        }
-        assert!(Instant::now() < deadline);
-    };
+    let window = painter.only_window();
     let request = painter.client.send(DestroyWindowRequest { window }.serialize());
     painter.done(request);
     while viewer.event().is_some() {}

@@ -1,12 +1,15 @@
 //! A window that displays pictures.
 //!
-//! The server stores the picture in a pixmap, and uncovered parts of the window are copied from it. New pixels pass
-//! through shared memory with two buffers: while the server reads one, the next picture is written to the other.
+//! The server stores the picture in a pixmap, and uncovered parts of the window are copied from it, scaled if the window is
+//! smaller (`placement`, `scaler`). New pixels pass through shared memory with two buffers: while the server reads one, the next
+//! picture is written to the other.
 
 use super::client::{Client, Packet, Sequence};
-use super::display::{Extension, Extensions, Segment, parse, wait_reply};
+use super::display::{Extension, Extensions, Segment, parse, picture_formats, wait_reply};
 use super::image::put_image;
+use super::placement::Placement;
 use super::pointer::Pointer;
+use super::scaler::Scaler;
 use crate::bgrx::{PIXEL_BYTES, Update};
 use contract::{Body, Bytes};
 use std::borrow::Cow;
@@ -16,10 +19,10 @@ use std::time::Instant;
 use wire::formats::video::{Cursor, PixelFormat, Rectangle};
 use x11rb_protocol::protocol::shm;
 use x11rb_protocol::protocol::xproto::{
-    self, AtomEnum, ChangePropertyRequest, ClientMessageEvent, ConfigureWindowAux, ConfigureWindowRequest,
-    CopyAreaRequest, CreateGCRequest, CreatePixmapRequest, CreateWindowAux, CreateWindowRequest, EventMask,
-    ExposeEvent, FreePixmapRequest, ImageFormat, InternAtomReply, InternAtomRequest, MapWindowRequest,
-    PropMode, Screen, WindowClass,
+    self, AtomEnum, ChangePropertyRequest, ClearAreaRequest, ClientMessageEvent, ConfigureWindowAux,
+    ConfigureWindowRequest, CopyAreaRequest, CreateGCRequest, CreatePixmapRequest, CreateWindowAux,
+    CreateWindowRequest, EventMask, ExposeEvent, FreePixmapRequest, ImageFormat, InternAtomReply,
+    InternAtomRequest, MapWindowRequest, PropMode, Screen, WindowClass,
 };
 
 /// The number of buffers in the shared memory.
@@ -39,8 +42,10 @@ pub(super) struct Window {
     pub(super) number: xproto::Window,
     gc: xproto::Gcontext,
     pixmap: xproto::Pixmap,
-    /// The size of the picture; `None` before the first one.
-    size: Option<(u32, u32)>,
+    /// The place of the picture; `None` before the first one.
+    placement: Option<Placement>,
+    /// `None` if the server cannot scale: a smaller window then shows a part of the picture.
+    scaler: Option<Scaler>,
     pointer: Option<Pointer>,
     /// A pointer shape that arrived before the first picture.
     shape: Option<(Cursor, Bytes)>,
@@ -81,7 +86,12 @@ impl Window {
         };
         let delete = (atom(b"WM_PROTOCOLS")?, atom(b"WM_DELETE_WINDOW")?);
         let (number, gc, pixmap) = (client.resource(), client.resource(), client.resource());
-        let pointer = Pointer::new(client, extensions, number, deadline)?;
+        let (mut pointer, mut scaler) = (None, None);
+        if let Some(render) = extensions.render {
+            let formats = picture_formats(client, render, deadline)?;
+            pointer = Pointer::new(client, render, &formats, number);
+            scaler = Scaler::new(client, render, &formats, &screen);
+        }
         Ok(Window {
             screen,
             extensions,
@@ -91,7 +101,8 @@ impl Window {
             number,
             gc,
             pixmap,
-            size: None,
+            placement: None,
+            scaler,
             pointer,
             shape: None,
             memory,
@@ -102,9 +113,9 @@ impl Window {
         })
     }
 
-    /// Returns the size of the picture.
-    pub(super) fn size(&self) -> Option<(u32, u32)> {
-        self.size
+    /// Returns the pixel of the picture at a position in the window.
+    pub(super) fn pixel_at(&self, x: i16, y: i16) -> (u32, u32) {
+        self.placement.map_or((0, 0), |placement| placement.pixel_at(x, y))
     }
 
     /// Returns whether the server still reads both buffers.
@@ -124,11 +135,11 @@ impl Window {
                 self.fit(client, (width, height))?;
                 self.put(client, &[Rectangle { x: 0, y: 0, width, height }], pixels)?;
             }
-            Update::Parts(width, height, _) if self.size != Some((width, height)) => {
+            Update::Parts(width, height, _) if self.picture() != Some((width, height)) => {
                 return Ok(ShowOutcome::NeedsWhole);
             }
             Update::Parts(_, _, parts) => self.put(client, &parts, pixels)?,
-            Update::Cursor(cursor) => match (&mut self.pointer, self.size) {
+            Update::Cursor(cursor) => match (&mut self.pointer, self.placement) {
                 (None, _) => return Ok(ShowOutcome::Ignored),
                 (Some(pointer), Some(_)) => pointer.set(client, &cursor, &pixels.clone().into_bytes()),
                 (Some(_), None) => self.shape = Some((cursor, pixels.clone().into_bytes())),
@@ -138,24 +149,36 @@ impl Window {
         Ok(ShowOutcome::Displayed)
     }
 
+    /// Returns the size of the picture.
+    fn picture(&self) -> Option<(u32, u32)> {
+        self.placement.map(|placement| placement.picture)
+    }
+
     /// Makes the window, the pixmap and the shared memory fit the size of a picture.
     fn fit(&mut self, client: &mut Client, size: (u32, u32)) -> io::Result<()> {
         self.set_stale(client, false);
-        if self.size == Some(size) {
+        if self.picture() == Some(size) {
             return Ok(());
         }
-        let (width, height) = (size.0 as u16, size.1 as u16);
-        match self.size.replace(size) {
-            None => self.create(client, width, height),
+        let screen = (self.screen.width_in_pixels.into(), self.screen.height_in_pixels.into());
+        let window = self.placed(size, screen).size();
+        match self.placement {
+            None => self.create(client, window.0 as u16, window.1 as u16),
             Some(_) => {
                 client.send(FreePixmapRequest { pixmap: self.pixmap }.serialize());
-                let sides = ConfigureWindowAux::new().width(size.0).height(size.1);
+                let sides = ConfigureWindowAux::new().width(window.0).height(window.1);
                 let configure = ConfigureWindowRequest { window: self.number, value_list: Cow::Owned(sides) };
                 client.send(configure.serialize());
             }
         }
         let (depth, pid, drawable) = (self.screen.root_depth, self.pixmap, self.number);
+        let (width, height) = (size.0 as u16, size.1 as u16);
         client.send(CreatePixmapRequest { depth, pid, drawable, width, height }.serialize());
+        if let Some(scaler) = &mut self.scaler {
+            scaler.set_pixmap(client, pid, drawable);
+        }
+        // A window manager that gives another size says so.
+        self.place(client, size, window);
         let bytes = BUFFERS * size.0 as usize * size.1 as usize * PIXEL_BYTES;
         if let Some(shm) = self.extensions.shm
             && self.segment.as_ref().is_none_or(|(segment, _)| segment.bytes() < bytes)
@@ -167,6 +190,35 @@ impl Window {
             self.attaching = Some(request);
         }
         Ok(())
+    }
+
+    /// Returns the place of a picture in a window.
+    fn placed(&self, picture: (u32, u32), (width, height): (u32, u32)) -> Placement {
+        match self.scaler {
+            Some(_) => Placement::new(picture, (width, height)),
+            None => Placement::new(picture, (width.max(picture.0), height.max(picture.1))),
+        }
+    }
+
+    /// Places a picture in a window. Returns whether that changes its place.
+    fn place(&mut self, client: &mut Client, picture: (u32, u32), window: (u32, u32)) -> bool {
+        let placement = self.placed(picture, window);
+        let is_new = self.placement.replace(placement) != Some(placement);
+        if let Some(scaler) = self.scaler.as_ref().filter(|_| is_new && placement.is_scaled()) {
+            scaler.set_placement(client, &placement);
+        }
+        is_new
+    }
+
+    /// The window has this size now.
+    pub(super) fn handle_size(&mut self, client: &mut Client, size: (u32, u32)) {
+        let Some(picture) = self.picture() else { return };
+        if self.place(client, picture, size) {
+            // Parts that were drawn since the change are at the former place.
+            let (window, x, y, width, height) = (self.number, 0, 0, 0, 0);
+            client.send(ClearAreaRequest { exposures: false, window, x, y, width, height }.serialize());
+            self.draw(client, &Rectangle { x: 0, y: 0, width: size.0, height: size.1 });
+        }
     }
 
     fn create(&mut self, client: &mut Client, width: u16, height: u16) {
@@ -232,7 +284,7 @@ impl Window {
 
     /// Marks the picture in the title as stale or current.
     pub(super) fn set_stale(&mut self, client: &mut Client, is_stale: bool) {
-        if std::mem::replace(&mut self.is_stale, is_stale) != is_stale && self.size.is_some() {
+        if std::mem::replace(&mut self.is_stale, is_stale) != is_stale && self.placement.is_some() {
             self.set_title(client);
         }
     }
@@ -282,14 +334,22 @@ impl Window {
                 }
             }
         }
-        parts.iter().for_each(|part| self.copy(client, part));
+        if let Some(placement) = self.placement {
+            parts.iter().for_each(|part| self.draw(client, &placement.of_part(part)));
+        }
         Ok(())
     }
 
-    /// Copies a part of the picture from the pixmap to the window.
-    fn copy(&self, client: &mut Client, part: &Rectangle) {
+    /// Draws a part of the window, as far as it shows the picture, from the pixmap.
+    fn draw(&self, client: &mut Client, part: &Rectangle) {
+        let Some(placement) = self.placement else { return };
+        let Some(part) = part.intersection(&placement.place) else { return };
+        if let Some(scaler) = self.scaler.as_ref().filter(|_| placement.is_scaled()) {
+            return scaler.copy(client, &placement, &part);
+        }
         let (src_drawable, dst_drawable, gc) = (self.pixmap, self.number, self.gc);
-        let (src_x, src_y, dst_x, dst_y) = (part.x as i16, part.y as i16, part.x as i16, part.y as i16);
+        let (src_x, src_y) = ((part.x - placement.place.x) as i16, (part.y - placement.place.y) as i16);
+        let (dst_x, dst_y) = (part.x as i16, part.y as i16);
         let (width, height) = (part.width as u16, part.height as u16);
         let copy =
             CopyAreaRequest { src_drawable, dst_drawable, gc, src_x, src_y, dst_x, dst_y, width, height };
@@ -316,12 +376,9 @@ impl Window {
         match code {
             xproto::EXPOSE_EVENT => {
                 let event: ExposeEvent = parse(event)?;
-                let whole = self.size.map(|(width, height)| Rectangle { x: 0, y: 0, width, height });
                 let (x, y) = (event.x.into(), event.y.into());
                 let exposed = Rectangle { x, y, width: event.width.into(), height: event.height.into() };
-                if let Some(part) = whole.and_then(|whole| exposed.intersection(&whole)) {
-                    self.copy(client, &part);
-                }
+                self.draw(client, &exposed);
                 Ok(PacketOutcome::Processed)
             }
             xproto::CLIENT_MESSAGE_EVENT => {
