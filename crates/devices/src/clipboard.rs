@@ -71,6 +71,8 @@ pub(crate) struct Copies {
     text: Option<String>,
     /// The last text that the viewer has sent.
     received: Option<String>,
+    /// A program has copied since then: the clipboard may have something else, such as a picture.
+    is_replaced: bool,
     /// Texts that were sent, and texts that were too long.
     pub(crate) sent: u64,
     pub(crate) refused: u64,
@@ -80,6 +82,7 @@ impl Copies {
     /// A program of the device host has copied a text.
     pub(crate) fn handle_copy(&mut self) {
         self.state = CopyState::New;
+        self.is_replaced = true;
     }
 
     /// The application may have missed the last announcement.
@@ -94,10 +97,10 @@ impl Copies {
         std::mem::take(&mut self.state) != CopyState::None
     }
 
-    /// The viewer has sent a text. Returns the text to offer; `None` if it is the same as before.
+    /// The viewer has sent a text. Returns the text to offer; `None` if it is on the clipboard already.
     pub(crate) fn handle_text(&mut self, text: &str) -> Option<String> {
         let text = clean(text);
-        if self.received.as_ref() == Some(&text) {
+        if !std::mem::take(&mut self.is_replaced) && self.received.as_ref() == Some(&text) {
             return None;
         }
         self.received = Some(text.clone());
@@ -108,7 +111,10 @@ impl Copies {
     pub(crate) fn provide(&mut self, text: String) {
         if text.len() > TEXT_BYTES_MAX {
             self.refused += 1;
-        } else if !text.is_empty() && self.received.as_ref() != Some(&text) {
+        } else if self.received.as_ref() == Some(&text) {
+            // A clipboard manager has taken it over.
+            self.is_replaced = false;
+        } else if !text.is_empty() {
             // From now on the viewer's host has this text on its clipboard, too.
             self.received = None;
             self.text = Some(text);
@@ -192,6 +198,18 @@ mod tests {
         copies.provide("other".into());
         assert_eq!(next(&mut copies).as_deref(), Some("other"));
         assert_eq!(copies.handle_text("same").as_deref(), Some("same"), "it is new again");
+    }
+
+    #[test]
+    fn a_text_is_offered_again_after_a_copy_that_was_no_text() {
+        let mut copies = Copies::default();
+        assert_eq!(copies.handle_text("same").as_deref(), Some("same"));
+        copies.handle_copy();
+        assert_eq!(copies.handle_text("same").as_deref(), Some("same"));
+        assert_eq!(copies.handle_text("same"), None);
+        copies.handle_copy();
+        copies.provide("same".into());
+        assert_eq!(copies.handle_text("same"), None, "a clipboard manager holds it");
     }
 
     #[test]
