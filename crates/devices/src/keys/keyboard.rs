@@ -153,6 +153,11 @@ impl Keyboard {
         std::mem::take(&mut self.held).into_values().map(|key| KeyAction::Key(key, false)).collect()
     }
 
+    /// Returns the bound keys, and the keysym of each.
+    pub(crate) fn bound(&self) -> impl Iterator<Item = (u8, u32)> {
+        self.bound.iter().copied()
+    }
+
     /// Returns the actions that remove the keysyms of all bound keys.
     pub(crate) fn unbind_all(&mut self) -> Vec<KeyAction> {
         std::mem::take(&mut self.bound).into_iter().map(|(key, _)| KeyAction::Bind(key, NONE)).collect()

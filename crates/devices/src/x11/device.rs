@@ -1,6 +1,7 @@
 //! The device side: a screen as a partner. Pulls return pictures, damaged rectangles and the pointer shape. Pushes take
 //! the viewer's input, which the server processes like input from its own keyboard and mouse (XTEST).
 
+use super::bindings::Bindings;
 use super::capture::Capture;
 use super::client::{Client, Packet};
 use super::clipboard::{Clipboard, ClipboardEvent};
@@ -11,6 +12,7 @@ use super::locks::LocksQuery;
 use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, OUT, invalid};
 use crate::keys::keyboard::{KeyAction, Keyboard};
+use crate::keys::layout::NONE;
 use crate::plain::{has_clipboard, is_view_only};
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, FlowTemplate, Format, Interest, Message,
@@ -23,8 +25,7 @@ use std::time::Instant;
 use sys::clock::boot_ns;
 use wire::formats::viewer::Event;
 use x11rb_protocol::protocol::xproto::{
-    self, ChangeKeyboardMappingRequest, QueryKeymapReply, QueryKeymapRequest, QueryPointerReply,
-    QueryPointerRequest,
+    self, QueryKeymapReply, QueryKeymapRequest, QueryPointerReply, QueryPointerRequest,
 };
 use x11rb_protocol::protocol::xtest::FakeInputRequest;
 
@@ -39,6 +40,8 @@ pub(super) struct DevicePartner {
     clipboard: Option<Clipboard>,
     copies: Copies,
     keyboard: Keyboard,
+    /// `None` if no keys are typed.
+    bindings: Option<Bindings>,
     layout: LayoutQuery,
     /// `None` if the server has no XKB.
     locks: Option<LocksQuery>,
@@ -100,8 +103,11 @@ impl DevicePartner {
             .then(|| Clipboard::new(&mut client, screen.root, extensions.xfixes, deadline))
             .transpose()
             .map_err(&to_device_error)?;
+        let mut bindings = None;
         if let Some(xtest) = extensions.xtest.filter(|_| !is_view_only(spec)) {
             release_leftovers(&mut client, xtest, screen.root, deadline).map_err(&to_device_error)?;
+            let present = Bindings::new(&mut client, screen.root, deadline).map_err(&to_device_error)?;
+            bindings = Some(present);
         }
         let mut keyboard = Keyboard::default();
         keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
@@ -122,6 +128,7 @@ impl DevicePartner {
             clipboard,
             copies: Copies::default(),
             keyboard,
+            bindings,
             layout: LayoutQuery::default(),
             locks,
             pointer: (0, 0),
@@ -240,16 +247,13 @@ impl DevicePartner {
                     }
                 }
                 KeyAction::Bind(key, keysym) => {
-                    let keysyms = [keysym, keysym];
-                    let (keycode_count, first_keycode, keysyms_per_keycode) = (1, key, 2);
-                    let keysyms = (&keysyms[..]).into();
-                    let change = ChangeKeyboardMappingRequest {
-                        keycode_count,
-                        first_keycode,
-                        keysyms_per_keycode,
-                        keysyms,
-                    };
-                    self.client.send(change.serialize());
+                    if let Some(bindings) = &self.bindings {
+                        // First the record, as the worker may be killed before it sends the rest.
+                        if keysym != NONE {
+                            bindings.record(&mut self.client, self.keyboard.bound());
+                        }
+                        bindings.bind(&mut self.client, key, keysym);
+                    }
                 }
             }
         }
@@ -292,6 +296,17 @@ impl DevicePartner {
         self.change_buttons(0);
     }
 
+    /// Releases all keys and buttons, and removes the keysyms of all bound keys.
+    fn restore(&mut self) {
+        self.release_all();
+        let actions = self.keyboard.unbind_all();
+        let is_recorded = !actions.is_empty();
+        self.change_keys(actions);
+        if let Some(bindings) = self.bindings.as_ref().filter(|_| is_recorded) {
+            bindings.record(&mut self.client, self.keyboard.bound());
+        }
+    }
+
     fn report(&self) -> Vec<Report> {
         let figures = &self.capture.figures;
         vec![
@@ -312,9 +327,7 @@ impl DevicePartner {
 impl Drop for DevicePartner {
     /// Restores the keyboard and the buttons: the broker may keep the connection open.
     fn drop(&mut self) {
-        self.release_all();
-        let actions = self.keyboard.unbind_all();
-        self.change_keys(actions);
+        self.restore();
         // An error means that the server is gone, and its state with it.
         let _ = self.client.flush();
     }
@@ -335,7 +348,7 @@ impl Endpoint for DevicePartner {
                 *slot = PullSlot::default();
             }
             Direction::In => {
-                self.release_all();
+                self.restore();
                 self.client.flush().map_err(|error| partner_error(&self.name, error))?;
             }
         }

@@ -3,13 +3,15 @@
 use super::client::Client;
 use super::connect;
 use super::display::{Extensions, SETUP_TIMEOUT};
+use super::layout::LayoutQuery;
 use super::locks::LocksQuery;
-use super::tests::{Device, Program, Server, next_line, start};
+use super::tests::{Device, Painter, Program, Server, WATCHDOG, next_line, start};
 use crate::keys::keyboard::Locks;
 use std::io::BufReader;
 use std::process::{ChildStdout, Command};
 use std::time::Instant;
 use wire::formats::viewer::Event;
+use x11rb_protocol::protocol::xproto::ChangeKeyboardMappingRequest;
 
 /// The program `xev`, which prints its keyboard events.
 struct Typed {
@@ -102,4 +104,66 @@ fn a_second_layout_and_caps_lock_of_the_screens_user_change_no_keysym() {
         assert_eq!(after, set, "the user's own state stays");
     }
     assert_eq!(device.figure("inputs refused"), 0.0);
+}
+
+const EURO: u32 = 0x0100_20ac;
+
+/// Returns the keys that give the character for the euro.
+fn keys_of_euro(painter: &mut Painter) -> Vec<u8> {
+    LayoutQuery::wait(&mut painter.client, Instant::now() + WATCHDOG).unwrap().keys_with(&[EURO])
+}
+
+fn until_bound(painter: &mut Painter) -> u8 {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        if let [key] = keys_of_euro(painter)[..] {
+            return key;
+        }
+        assert!(Instant::now() < deadline, "the keysym is not bound");
+    }
+}
+
+#[test]
+fn a_key_is_bound_until_the_flow_closes() {
+    let Some(server) = Server::start("64x48x24") else { return };
+    let (mut painter, mut device) = (server.painter(), server.device(""));
+    assert_eq!(keys_of_euro(&mut painter), []);
+    device.type_key(EURO);
+    until_bound(&mut painter);
+    device.partner.close(device.back).unwrap();
+    let deadline = Instant::now() + WATCHDOG;
+    while !keys_of_euro(&mut painter).is_empty() {
+        assert!(Instant::now() < deadline, "the keysym is still bound");
+    }
+}
+
+#[test]
+fn a_new_worker_unbinds_the_keys_of_a_killed_one() {
+    let Some(server) = Server::start("64x48x24") else { return };
+    let mut painter = server.painter();
+    let kill = |painter: &mut Painter| {
+        let mut killed = server.device("");
+        killed.type_key(EURO);
+        let key = until_bound(painter);
+        std::mem::forget(killed.partner);
+        key
+    };
+    let key = kill(&mut painter);
+    drop(server.device(",view=only"));
+    assert_eq!(keys_of_euro(&mut painter), [key], "a viewer changes no keys");
+    drop(server.device(""));
+    assert_eq!(keys_of_euro(&mut painter), []);
+    // The user of the screen gives the key a second keysym.
+    let key = kill(&mut painter);
+    let keysyms = [EURO, 0x61];
+    let change = ChangeKeyboardMappingRequest {
+        keycode_count: 1,
+        first_keycode: key,
+        keysyms_per_keycode: 2,
+        keysyms: (&keysyms[..]).into(),
+    };
+    let request = painter.client.send(change.serialize());
+    painter.done(request);
+    drop(server.device(""));
+    assert_eq!(keys_of_euro(&mut painter), [key]);
 }

@@ -5,6 +5,7 @@
 //! `window` (pictures) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
 
 mod application;
+mod bindings;
 mod capture;
 mod client;
 mod clipboard;
