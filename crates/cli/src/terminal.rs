@@ -1,9 +1,11 @@
-//! The terminal for live views: an alternate screen, keys without Enter, and the previous state afterwards.
+//! The terminal for live views: an alternate screen, keys without Enter, and the previous state afterwards. A signal ends a view
+//! by [`Stop`]: a process that dies by it would leave the terminal without cursor and echo.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Write};
 use std::time::Duration;
+use sys::stop::Stop;
 
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -17,11 +19,12 @@ const COLUMNS: usize = 80;
 pub(crate) struct Terminal {
     /// Previous state of standard input, if it is a terminal.
     before: Option<Termios>,
+    stop: Stop,
 }
 
 impl Terminal {
-    /// Switches the terminal to live mode; `None` if standard output is not a terminal.
-    pub(crate) fn take() -> io::Result<Option<Terminal>> {
+    /// Switches the terminal to live mode; `None` if standard output is not a terminal. Signals have to request the stop.
+    pub(crate) fn take(stop: &Stop) -> io::Result<Option<Terminal>> {
         let stdin = rustix::stdio::stdin();
         if !isatty(rustix::stdio::stdout()) {
             return Ok(None);
@@ -32,7 +35,7 @@ impl Terminal {
             raw.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             tcsetattr(stdin, OptionalActions::Now, &raw)?;
         }
-        let terminal = Terminal { before };
+        let terminal = Terminal { before, stop: stop.clone() };
         write(ENTER)?;
         Ok(Some(terminal))
     }
@@ -52,22 +55,33 @@ impl Terminal {
         write(&format!("{HOME}{body}{CLEAR_LINE_END}{CLEAR_BELOW}"))
     }
 
-    /// Waits up to `patience` for a key.
+    /// Waits up to `patience` for a key or the stop.
     pub(crate) fn key(&self, patience: Duration) -> Option<char> {
-        if self.before.is_none() {
-            std::thread::sleep(patience);
+        if !self.has_keys() {
+            pause(patience, &self.stop);
             return None;
         }
-        let stdin = rustix::stdio::stdin();
-        let timeout = Timespec::try_from(patience).ok();
-        // An interrupted wait counts as no key.
-        let ready = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], timeout.as_ref()).unwrap_or(0);
+        let (stdin, wakes) = (rustix::stdio::stdin(), self.stop.wakes());
+        let mut sources = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&wakes, PollFlags::IN)];
+        wait(&mut sources, patience);
+        let is_ready = sources[0].revents().contains(PollFlags::IN);
         let mut byte = [0];
-        match ready > 0 && rustix::io::read(stdin, &mut byte).is_ok_and(|count| count == 1) {
+        match is_ready && rustix::io::read(stdin, &mut byte).is_ok_and(|count| count == 1) {
             true => Some(char::from(byte[0])),
             false => None,
         }
     }
+}
+
+/// Waits up to `patience` for the stop.
+pub(crate) fn pause(patience: Duration, stop: &Stop) {
+    let wakes = stop.wakes();
+    wait(&mut [PollFd::new(&wakes, PollFlags::IN)], patience);
+}
+
+/// Waits for one of these. An interrupted wait ends early.
+fn wait(sources: &mut [PollFd<'_>], patience: Duration) {
+    let _ = poll(sources, Timespec::try_from(patience).ok().as_ref());
 }
 
 /// Returns the width of standard output, if it is a terminal.

@@ -4,13 +4,15 @@ mod table;
 
 use crate::network_path::NetworkPath;
 use crate::output::{Failure, print, print_json};
-use crate::terminal::{self, Terminal};
+use crate::services::stop_on_signals;
+use crate::terminal::{self, Terminal, pause};
 use broker::console::{DriverStatus, PeerStatus, Status, Survey, survey};
 use flow::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use sys::stop::Stop;
 use table::Screen;
 
 /// Time between two updates.
@@ -101,8 +103,10 @@ pub(crate) fn top(once: bool, json: bool) -> Result<(), Failure> {
         std::thread::sleep(INTERVAL);
         return write(&watch.update()?, json);
     }
-    let terminal = if json { None } else { Terminal::take()? };
-    loop {
+    let stop = Stop::new()?;
+    stop_on_signals(&stop)?;
+    let terminal = if json { None } else { Terminal::take(&stop)? };
+    while !stop.is_requested() {
         let view = watch.update()?;
         match &terminal {
             Some(terminal) => {
@@ -111,15 +115,16 @@ pub(crate) fn top(once: bool, json: bool) -> Result<(), Failure> {
                 lines.extend([String::new(), keys.into()]);
                 terminal.show(&lines)?;
                 if terminal.key(INTERVAL) == Some('q') {
-                    return Ok(());
+                    break;
                 }
             }
             None => {
                 write(&view, json)?;
-                std::thread::sleep(INTERVAL);
+                pause(INTERVAL, &stop);
             }
         }
     }
+    Ok(())
 }
 
 fn write(view: &View, json: bool) -> Result<(), Failure> {

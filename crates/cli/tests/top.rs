@@ -1,12 +1,65 @@
-//! The tables of `outboard top`: they fit the screen.
+//! The tables of `outboard top`: they fit the screen. Live views: they leave the terminal as they found it.
 
 mod support;
 
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
+use std::process::Child;
 use support::users::{User, paired};
-use support::{Service, pseudo_terminal};
+use support::{PATIENCE, Service, pseudo_terminal};
+
+/// Start and end of a live view: the alternate screen.
+const ENTER: &str = "\x1b[?1049h";
+const LEAVE: &str = "\x1b[?1049l";
+
+/// A live view on a terminal of 80 columns.
+struct Live {
+    child: Child,
+    master: File,
+    slave: File,
+    /// All output.
+    text: String,
+}
+
+impl Live {
+    fn start(user: &User, arguments: &[&str], rows: u16) -> Live {
+        let (master, path) = pseudo_terminal();
+        tcsetwinsize(&master, Winsize { ws_row: rows, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let slave = File::options().read(true).write(true).open(path).unwrap();
+        let mut command = user.command(arguments);
+        command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).env("NO_COLOR", "1");
+        Live { child: command.spawn().unwrap(), master, slave, text: String::new() }
+    }
+
+    /// Waits until `done` returns true for all output.
+    #[track_caller]
+    fn wait_until(&mut self, done: impl Fn(&str) -> bool) {
+        let mut bytes = [0; 4096];
+        while !done(&self.text) {
+            let patience = Timespec::try_from(PATIENCE).unwrap();
+            let ready = poll(&mut [PollFd::new(&self.master, PollFlags::IN)], Some(&patience)).unwrap();
+            assert!(ready == 1, "no more output: {:?}", self.text);
+            let count = self.master.read(&mut bytes).unwrap();
+            self.text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+
+    /// Returns whether the terminal gives a program whole lines, and shows them.
+    fn is_restored(&self) -> bool {
+        tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 /// Returns the lines that `top --once` shows on a terminal with this many columns.
 fn shown(user: &User, columns: u16, has_colour: bool) -> Vec<String> {
@@ -83,4 +136,25 @@ fn top_fits_80_columns_and_uses_more() {
     assert!(!shown(&a, 80, false).concat().contains('\x1b'));
     assert!(!a.says(&["top", "--once"]).done().text().contains('\x1b'));
     assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_signal_ends_a_live_view_as_q_does() {
+    let user = User::new();
+    let file = user.0.path("trace.json");
+    for (words, signal) in [
+        (&["top"][..], Signal::INT),
+        (&["top"], Signal::TERM),
+        (&["trace", "--perfetto", &file], Signal::INT),
+    ] {
+        let mut live = Live::start(&user, words, 25);
+        live.wait_until(|text| text.contains(ENTER));
+        assert!(!live.is_restored());
+        kill_process(Pid::from_child(&live.child), signal).unwrap();
+        live.wait_until(|text| text.contains(LEAVE));
+        assert!(live.child.wait().unwrap().success());
+        assert!(live.is_restored());
+    }
+    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert!(trace["traceEvents"].is_array(), "{trace}");
 }

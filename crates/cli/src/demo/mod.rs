@@ -71,7 +71,7 @@ pub(crate) fn demo(words: &arguments::Demo) -> Result<(), Failure> {
     let limit = words.seconds.map(Duration::try_from_secs_f64).transpose();
     let limit = limit.map_err(|error| Failure::Usage(format!("--seconds: {error}")))?;
     let mut demo = Demo::start(words)?;
-    let terminal = if words.json.json { None } else { Terminal::take()? };
+    let terminal = if words.json.json { None } else { Terminal::take(&demo.stop)? };
     match terminal {
         Some(terminal) => demo.show(&terminal, limit)?,
         None => demo.wait(limit.unwrap_or(UNATTENDED)),

@@ -7,12 +7,14 @@ mod table;
 
 use crate::arguments::Trace;
 use crate::output::{Failure, print, print_json};
-use crate::terminal::Terminal;
+use crate::services::stop_on_signals;
+use crate::terminal::{Terminal, pause};
 use broker::console::{Answer, Operation, PATIENCE, ask_all, survey};
 use passage::Assembly;
 use perfetto::TraceFile;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
+use sys::stop::Stop;
 use table::{Table, View};
 
 /// Time between two collections of stamps; a path stores a bounded number between them.
@@ -80,7 +82,9 @@ struct Tracer {
 impl Tracer {
     fn run(&mut self, length: Option<Duration>, json: bool) -> Result<(), Failure> {
         let begun = Instant::now();
-        let terminal = if json { None } else { Terminal::take()? };
+        let stop = Stop::new()?;
+        stop_on_signals(&stop)?;
+        let terminal = if json { None } else { Terminal::take(&stop)? };
         let mut show_at = begun + SHOW_INTERVAL;
         loop {
             self.collect(false)?;
@@ -94,11 +98,11 @@ impl Tracer {
                     terminal.key(COLLECT_INTERVAL) == Some('q')
                 }
                 None => {
-                    std::thread::sleep(COLLECT_INTERVAL);
+                    pause(COLLECT_INTERVAL, &stop);
                     false
                 }
             };
-            if is_over || is_ended {
+            if is_over || is_ended || stop.is_requested() {
                 break;
             }
             let is_due = Instant::now() >= show_at && self.refused.is_none();
