@@ -105,16 +105,13 @@ pub(crate) fn top(once: bool, json: bool) -> Result<(), Failure> {
     }
     let stop = Stop::new()?;
     stop_on_signals(&stop)?;
-    let terminal = if json { None } else { Terminal::take(&stop)? };
+    let mut terminal = if json { None } else { Terminal::take(&stop)? };
     while !stop.is_requested() {
         let view = watch.update()?;
-        match &terminal {
+        match &mut terminal {
             Some(terminal) => {
-                let mut lines = Screen::of_terminal(terminal.columns()).draw(&view);
-                let keys = if terminal.has_keys() { "q quits" } else { "Ctrl-C quits" };
-                lines.extend([String::new(), keys.into()]);
-                terminal.show(&lines)?;
-                if terminal.key(INTERVAL) == Some('q') {
+                let lines = Screen::of_terminal(terminal.columns()).draw(&view);
+                if terminal.show(&lines, "q quits", INTERVAL)? == Some('q') {
                     break;
                 }
             }

@@ -7,14 +7,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Child;
+use std::time::Instant;
 use support::users::{User, paired};
 use support::{PATIENCE, Service, pseudo_terminal};
 
 /// Start and end of a live view: the alternate screen.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
+
+/// Start of a frame.
+const HOME: &str = "\x1b[H";
 
 /// A live view on a terminal of 80 columns.
 struct Live {
@@ -39,7 +43,9 @@ impl Live {
     #[track_caller]
     fn wait_until(&mut self, done: impl Fn(&str) -> bool) {
         let mut bytes = [0; 4096];
+        let since = Instant::now();
         while !done(&self.text) {
+            assert!(since.elapsed() < PATIENCE, "waited in vain: {:?}", self.text);
             let patience = Timespec::try_from(PATIENCE).unwrap();
             let ready = poll(&mut [PollFd::new(&self.master, PollFlags::IN)], Some(&patience)).unwrap();
             assert!(ready == 1, "no more output: {:?}", self.text);
@@ -79,6 +85,13 @@ fn shown(user: &User, columns: u16, has_colour: bool) -> Vec<String> {
     let _ = master.read_to_end(&mut text);
     assert!(child.wait().unwrap().success());
     String::from_utf8(text).unwrap().lines().map(|line| line.trim_end().to_string()).collect()
+}
+
+/// Returns the complete frames of a live view: those that another one follows.
+fn frames(text: &str) -> Vec<&str> {
+    let mut frames: Vec<_> = text.split(HOME).skip(1).collect();
+    frames.pop();
+    frames
 }
 
 /// Removes the colours.
@@ -157,4 +170,30 @@ fn a_signal_ends_a_live_view_as_q_does() {
     }
     let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert!(trace["traceEvents"].is_array(), "{trace}");
+}
+
+#[test]
+fn a_live_view_fits_the_rows_of_its_terminal_and_scrolls() {
+    const ROWS: u16 = 10;
+    let (a, b) = paired();
+    let via = ["null"; 12].join(" | ");
+    let (share, address) = a.shares("pattern:rate=200", &["--name", "sensor", "--via", &via]);
+    let from = format!("a@{address}/sensor");
+    let mut attach = b.serves(&["attach", &from, "--as", "null", "--stats"]);
+    attach.flows(1);
+    let mut live = Live::start(&a, &["top"], ROWS);
+    live.wait_until(|text| frames(text).iter().any(|frame| frame.contains("lines 1-9 of ")));
+    for _ in 0..100 {
+        live.master.write_all(b"\x1b[B").unwrap();
+    }
+    live.wait_until(|text| frames(text).iter().any(|frame| frame.contains("STATE")));
+    live.master.write_all(b"q").unwrap();
+    live.wait_until(|text| text.contains(LEAVE));
+    assert!(live.child.wait().unwrap().success());
+    let frames = frames(&live.text);
+    assert!(frames[0].contains("FLOW"), "{frames:?}");
+    for frame in &frames {
+        assert!(frame.lines().count() <= usize::from(ROWS) && frame.contains("q quits"), "{frame:?}");
+    }
+    assert_eq!(share.stop(), Some(0));
 }

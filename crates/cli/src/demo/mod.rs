@@ -73,7 +73,7 @@ pub(crate) fn demo(words: &arguments::Demo) -> Result<(), Failure> {
     let mut demo = Demo::start(words)?;
     let terminal = if words.json.json { None } else { Terminal::take(&demo.stop)? };
     match terminal {
-        Some(terminal) => demo.show(&terminal, limit)?,
+        Some(mut terminal) => demo.show(&mut terminal, limit)?,
         None => demo.wait(limit.unwrap_or(UNATTENDED)),
     }
     let seconds = now().since(demo.began).as_secs_f64();
@@ -135,16 +135,16 @@ impl Demo {
     }
 
     /// Draws until `q` is pressed.
-    fn show(&mut self, terminal: &Terminal, limit: Option<Duration>) -> Result<(), Failure> {
+    fn show(&mut self, terminal: &mut Terminal, limit: Option<Duration>) -> Result<(), Failure> {
         let palette = match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
             true => Palette::NONE,
             false => Palette::COLOURS,
         };
-        let keys = if terminal.has_keys() { KEYS } else { "Ctrl-C quits" };
+        let keys = screen::keys(KEYS, &palette);
         while !self.stop.is_requested() && limit.is_none_or(|limit| now().since(self.began) < limit) {
             let columns = terminal.columns();
-            terminal.show(&screen::draw(&self.view(columns, keys), columns, &palette))?;
-            match terminal.key(FRAME) {
+            let lines = screen::draw(&self.view(columns), columns, &palette);
+            match terminal.show(&lines, &keys, FRAME)? {
                 Some('q') => break,
                 Some('c') => self.toggle_cut(),
                 Some('+') => {
@@ -170,7 +170,7 @@ impl Demo {
         self.flows.iter().for_each(|flow| flow.relay.set_both(params.clone()));
     }
 
-    fn view(&self, columns: usize, keys: &'static str) -> View {
+    fn view(&self, columns: usize) -> View {
         let now = now();
         let panel = |flow: &Flow| {
             let record = flow.notes.lock();
@@ -189,7 +189,6 @@ impl Demo {
             transport: self.transport.clone(),
             cut: self.cut,
             panels: [panel(&self.flows[0]), panel(&self.flows[1])],
-            keys,
         }
     }
 

@@ -27,8 +27,6 @@ pub(super) struct View {
     pub(super) transport: String,
     pub(super) cut: bool,
     pub(super) panels: [Panel; 2],
-    /// Help line for the keys.
-    pub(super) keys: &'static str,
 }
 
 /// Escape sequences of the colours; empty without colours.
@@ -77,9 +75,13 @@ pub(super) fn draw(view: &View, columns: usize, palette: &Palette) -> Vec<String
         view.panels.iter().zip(flows).map(|(panel, colour)| rows(panel, width, colour, palette)).collect();
     let [left, right] = halves.as_slice() else { unreachable!("there are two panels") };
     lines.extend(left.iter().zip(right).map(|(left, right)| format!(" {left} {right}")));
-    lines.push(String::new());
-    lines.push(format!(" {dim}{}{plain}", view.keys));
     lines
+}
+
+/// Formats the help line for the keys.
+pub(super) fn keys(keys: &str, palette: &Palette) -> String {
+    let Palette { dim, plain, .. } = palette;
+    format!(" {dim}{keys}{plain}")
 }
 
 /// Returns the lines of one panel, each `width` columns wide.
@@ -166,7 +168,6 @@ mod tests {
             transport: "tcp".into(),
             cut: false,
             panels: [panel(vec![16.0; 500]), panel(vec![0.0, 1e9, 16.0])],
-            keys: "q quits",
         }
     }
 

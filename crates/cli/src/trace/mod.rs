@@ -84,7 +84,7 @@ impl Tracer {
         let begun = Instant::now();
         let stop = Stop::new()?;
         stop_on_signals(&stop)?;
-        let terminal = if json { None } else { Terminal::take(&stop)? };
+        let mut terminal = if json { None } else { Terminal::take(&stop)? };
         let mut show_at = begun + SHOW_INTERVAL;
         loop {
             self.collect(false)?;
@@ -92,10 +92,12 @@ impl Tracer {
             if let Some(problem) = self.refused.take_if(|_| is_over || begun.elapsed() > REFUSED_PATIENCE) {
                 return Err(Failure::Failed(problem));
             }
-            let is_ended = match &terminal {
+            let is_ended = match &mut terminal {
                 Some(terminal) => {
-                    self.show(terminal)?;
-                    terminal.key(COLLECT_INTERVAL) == Some('q')
+                    let columns = terminal.columns();
+                    let cut = |line: String| line.chars().take(columns).collect();
+                    let lines: Vec<String> = self.table.view().lines().into_iter().map(cut).collect();
+                    terminal.show(&lines, "q quits", COLLECT_INTERVAL)? == Some('q')
                 }
                 None => {
                     pause(COLLECT_INTERVAL, &stop);
@@ -151,15 +153,6 @@ impl Tracer {
         }
         self.table.set_unfinished(&self.assembly.unfinished);
         Ok(())
-    }
-
-    fn show(&self, terminal: &Terminal) -> Result<(), Failure> {
-        let mut lines = self.table.view().lines();
-        let keys = if terminal.has_keys() { "q quits" } else { "Ctrl-C quits" };
-        lines.extend([String::new(), keys.into()]);
-        let columns = terminal.columns();
-        let cut = |line: String| line.chars().take(columns).collect();
-        Ok(terminal.show(&lines.into_iter().map(cut).collect::<Vec<String>>())?)
     }
 }
 
