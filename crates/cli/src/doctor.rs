@@ -1,6 +1,7 @@
 //! `doctor`: checks this host for missing features and permissions, and shows fixes.
 
 use crate::output::{Failure, print, print_json_lines};
+use contract::Listing;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -206,11 +207,7 @@ fn codec() -> Answer {
 
 /// Disks belong to a group; a file with the bytes of one needs nothing.
 fn disks() -> Answer {
-    let found = modules::registry::device_classes()
-        .iter()
-        .find(|class| class.name() == "block")
-        .map(|class| class.list())
-        .unwrap_or_default();
+    let found = listed("block");
     let usable = found.iter().filter(|disk| disk.problem.is_none()).count();
     match (found.len(), usable) {
         (0, _) => Answer::ok("no disk is here"),
@@ -258,15 +255,11 @@ fn is_pcm(node: &fs::DirEntry) -> bool {
 
 /// Reports the way that the running compositors offer: the protocols of wlroots, or the portal.
 fn wayland() -> Answer {
-    let found = modules::registry::device_classes()
-        .iter()
-        .find(|class| class.name() == "wayland")
-        .map(|class| class.list())
-        .unwrap_or_default();
+    let found = listed("wayland");
     if found.is_empty() {
         return Answer::ok("no Wayland desktop of this user runs");
     }
-    let describe = |output: &contract::Listing| format!("{} ({})", output.spec, output.summary);
+    let describe = |output: &Listing| format!("{} ({})", output.spec, output.summary);
     let usable: Vec<_> = found.iter().filter(|output| output.problem.is_none()).map(describe).collect();
     if !usable.is_empty() {
         return Answer::ok(usable.join(", "));
@@ -319,18 +312,13 @@ fn evdev() -> Answer {
     }
 }
 
+/// The listing opens no port: that raises DTR and RTS, which resets boards and printers.
 fn serial() -> Answer {
-    let is_port =
-        |name: &String| ["ttyS", "ttyUSB", "ttyACM", "ttyAMA"].iter().any(|kind| name.starts_with(kind));
-    let ports: Vec<_> = entries("/sys/class/tty").into_iter().filter(is_port).collect();
-    let denied = ports.iter().find(|name| {
-        let opened = OpenOptions::new().read(true).write(true).open(Path::new("/dev").join(name));
-        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    });
-    match denied {
-        Some(port) => Answer::missing(
-            format!("/dev/{port}: permission denied"),
-            "sudo usermod -aG dialout $USER, and log in again",
+    let ports = listed("serial");
+    match ports.iter().find_map(|port| Some((port, port.problem.as_ref()?))) {
+        Some((port, problem)) => Answer::missing(
+            format!("{}: {problem}", port.spec),
+            "sudo usermod -aG dialout $USER, and log in again; for a node that is missing, start udev",
         ),
         None if ports.is_empty() => Answer::limited("no serial port", "plug one in"),
         None => Answer::ok(counted(ports.len(), "serial port")),
@@ -465,6 +453,12 @@ fn socket_buffers() -> Answer {
             "echo net.core.rmem_max=4194304 | sudo tee /etc/sysctl.d/10-outboard.conf && sudo sysctl --system",
         ),
     }
+}
+
+/// Returns the devices of a class.
+fn listed(class: &str) -> Vec<Listing> {
+    let mut classes = modules::registry::device_classes().iter();
+    classes.find(|found| found.name() == class).map(|found| found.list()).unwrap_or_default()
 }
 
 /// `1 serial port`, `2 serial ports`.

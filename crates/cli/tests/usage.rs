@@ -4,8 +4,10 @@ mod support;
 
 use std::fs;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
 use support::{Scratch, command, end, outboard, outboard_fed};
+use sys::watch::{take_events, watch_closes};
 
 #[test]
 fn wrong_usage_exits_with_2_and_a_suggestion() {
@@ -146,8 +148,22 @@ fn reports_are_available_in_json() {
 }
 
 #[test]
+fn doctor_opens_no_serial_port() {
+    let devices = outboard(&["devices", "--json"]).done().json_lines();
+    let specs = devices.iter().filter_map(|device| device["device"].as_str());
+    let ports = specs.filter_map(|spec| spec.strip_prefix("serial:")).map(Path::new);
+    let closes: Vec<_> = ports.filter_map(|port| watch_closes(port).ok()).collect();
+    if closes.is_empty() {
+        testkit::skip::until_vm("no serial port is here");
+        return;
+    }
+    outboard(&["doctor"]).done();
+    assert!(!closes.iter().any(take_events));
+}
+
+#[test]
 fn a_display_without_a_server_is_not_listed() {
-    let directory = std::path::Path::new("/tmp/.X11-unix");
+    let directory = Path::new("/tmp/.X11-unix");
     fs::create_dir_all(directory).unwrap();
     // Numbers that no server has.
     let number = 50_000 + std::process::id() % 9000;
