@@ -71,6 +71,20 @@ fn links_on_installed_pages_lead_to_installed_files() {
 }
 
 #[test]
+fn the_unit_allows_ports_and_the_guide_names_a_line_for_each_kind_of_disk() {
+    let read = |path: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+    };
+    let (unit, page) = (read("packaging/systemd/outboard.service"), read("docs/guide/disks.md"));
+    for port in ["ttyS", "ttyUSB", "ttyACM", "ttyAMA"] {
+        assert!(unit.contains(&format!("\nDeviceAllow=char-{port} rw\n")), "{port}");
+    }
+    for disk in ["sd", "blkext", "mmc", "virtblk"] {
+        assert!(page.contains(&format!("`DeviceAllow=block-{disk} rw`")), "{disk}");
+    }
+}
+
+#[test]
 fn commands_on_installed_pages_use_the_installed_sdks() {
     for prefix in ["/usr", "/usr/local"] {
         let scratch = Scratch::new();

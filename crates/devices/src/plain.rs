@@ -100,6 +100,10 @@ pub(crate) fn os(operation: String, error: impl Into<std::io::Error>, advice: Op
     DeviceError::Os { operation, error: error.into(), advice: advice.map(String::from) }
 }
 
+/// Advice for `EPERM` of a device, which the cgroup of a service or container causes. systemd looks up the drivers at the start.
+pub(crate) const DENIED_BY_UNIT: &str = "the unit of the service, or the container, does not allow this device: write `DeviceAllow=` in `systemctl edit \
+     outboard`; for a driver that was loaded after the start, `systemctl restart outboard` is enough";
+
 /// Describes the failure of a connection to a server. The advice fits a connection that was tried, not a wrong address.
 pub(crate) fn unreached(operation: String, error: std::io::Error, advice: &str) -> DeviceError {
     let was_tried = error.raw_os_error().is_some() || error.kind() == std::io::ErrorKind::TimedOut;

@@ -3,9 +3,11 @@
 //! The identity of a disk is the name of udev's link to it and, behind a space, the marks of its medium: the identifiers of its partition
 //! table and of its file system. The link alone names a card reader and not the card.
 
+use super::advice;
 use super::properties::{Properties, size};
+use crate::plain::os;
 use contract::{DeviceError, Listing};
-use rustix::fs::{FileType, fstat, major, minor};
+use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
@@ -166,11 +168,9 @@ fn listing(name: &str) -> Option<Listing> {
     let what =
         model(&device).or_else(|| attribute(&device, "loop/backing_file")).unwrap_or_else(|| name.into());
     let note = if is_mounted(&path) { "; mounted" } else { "" };
-    let problem = fs::File::open(&path).err().map(|error| {
-        format!(
-            "opening {path}: {error} (reading needs permission: `sudo`, or membership of the group `disk`)"
-        )
-    });
+    let opened = rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let problem =
+        opened.err().map(|error| os(format!("opening {path}"), error, advice(error, false)).to_string());
     let summary = format!("{what} (disk, {}{note})", size(bytes));
     Some(Listing { spec: format!("block:{path}"), summary, problem, ours: false })
 }

@@ -54,25 +54,24 @@ fn is_writable(spec: &DeviceSpec) -> bool {
     spec.options.flag("write")
 }
 
+/// Returns the advice for a disk that cannot be opened.
+fn advice(error: Errno, write: bool) -> Option<&'static str> {
+    match error {
+        Errno::BUSY => Some("it is in use: unmount it, and check `swapon` and `lsblk`"),
+        Errno::ACCESS if write => Some("writing needs permission: `sudo`, or membership of the group `disk`"),
+        Errno::ACCESS => Some("reading needs permission: `sudo`, or membership of the group `disk`"),
+        Errno::PERM => Some(plain::DENIED_BY_UNIT),
+        Errno::ROFS => Some("it is read-only: share it without `write=true`"),
+        Errno::NOMEDIUM => Some("the drive is empty"),
+        Errno::NOENT => Some("`outboard devices` lists the disks"),
+        _ => None,
+    }
+}
+
 /// Opens a disk or a file. Nobody else writes it meanwhile, if this host can tell.
 fn open(path: &Path, write: bool) -> Result<(OwnedFd, u64), DeviceError> {
     let shown = path.display();
-    let opening = |error: Errno| {
-        let advice = match error {
-            Errno::BUSY => Some("it is in use: unmount it, and check `swapon` and `lsblk`"),
-            Errno::ACCESS | Errno::PERM if write => {
-                Some("writing needs permission: `sudo`, or membership of the group `disk`")
-            }
-            Errno::ACCESS | Errno::PERM => {
-                Some("reading needs permission: `sudo`, or membership of the group `disk`")
-            }
-            Errno::ROFS => Some("it is read-only: share it without `write=true`"),
-            Errno::NOMEDIUM => Some("the drive is empty"),
-            Errno::NOENT => Some("`outboard devices` lists the disks"),
-            _ => None,
-        };
-        os(format!("opening {shown}"), error, advice)
-    };
+    let opening = |error| os(format!("opening {shown}"), error, advice(error, write));
     let not_a_disk = || DeviceError::Spec {
         what: format!("`block:{shown}`"),
         problem: "it is neither a disk nor a file with the bytes of one".into(),

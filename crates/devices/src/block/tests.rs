@@ -308,6 +308,15 @@ fn only_disks_and_files_with_bytes_are_opened() {
 }
 
 #[test]
+fn a_disk_that_the_unit_of_the_service_denies_needs_no_group() {
+    for write in [false, true] {
+        assert!(advice(Errno::ACCESS, write).unwrap().contains("group `disk`"));
+        let denied = advice(Errno::PERM, write).unwrap();
+        assert!(denied.contains("DeviceAllow=") && !denied.contains("group"), "{denied}");
+    }
+}
+
+#[test]
 fn a_read_only_disk_refuses_writes() {
     let file = DiskFile::new(1 << 20);
     let opened = file.open(false).unwrap();

@@ -1,6 +1,7 @@
 //! Ports of the sequencer and raw MIDI devices of this host: listing them, finding one, and finding it again.
 
 use super::{Facts, FactsKind, OWN_PORT, Target};
+use crate::plain::DENIED_BY_UNIT;
 use contract::{DeviceError, Listing};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -60,7 +61,8 @@ fn open_node(path: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
 
 fn advice(error: Errno) -> &'static str {
     match error {
-        Errno::ACCESS | Errno::PERM => "join the group that owns it, usually `audio`",
+        Errno::PERM => DENIED_BY_UNIT,
+        Errno::ACCESS => "join the group that owns it, usually `audio`",
         Errno::BUSY => "another program has opened it",
         _ => "load the kernel module: modprobe snd-seq",
     }

@@ -26,6 +26,7 @@ use device::Port;
 use identity::Ports;
 use path_link::PathLink;
 use rustix::fs::{Access, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::termios::{ControlModes, InputModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs;
@@ -132,16 +133,20 @@ fn prepare_port(termios: &mut Termios, initial: &Settings) -> rustix::io::Result
     initial.apply(termios)
 }
 
+/// Returns the advice for a port that cannot be opened.
+fn advice(error: Errno) -> &'static str {
+    match error {
+        Errno::ACCESS => "join the group that owns it, usually `dialout`",
+        Errno::PERM => plain::DENIED_BY_UNIT,
+        Errno::BUSY => "a program has opened it exclusively: `fuser` with this path names it",
+        _ => "`outboard devices` lists the ports",
+    }
+}
+
 fn open_port(spec: &DeviceSpec, path: &str) -> Result<Opened, DeviceError> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let port = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
-        let advice = match error {
-            rustix::io::Errno::ACCESS => "join the group that owns it, usually `dialout`",
-            rustix::io::Errno::BUSY => "a program has opened it exclusively: `fuser` with this path names it",
-            _ => "`outboard devices` lists the ports",
-        };
-        os(format!("opening {path}"), error, Some(advice))
-    })?;
+    let port = rustix::fs::open(path, flags, Mode::empty())
+        .map_err(|error| os(format!("opening {path}"), error, Some(advice(error))))?;
     let failed = |error| os(format!("setting {path}"), error, Some("is it a serial port?"));
     let mut termios = tcgetattr(&port).map_err(failed)?;
     prepare_port(&mut termios, &initial_settings(spec)).map_err(failed)?;
@@ -254,8 +259,8 @@ fn listing(port: &Path) -> Option<Listing> {
         spec: format!("serial:{path}"),
         summary: format!("serial port ({}{known_as})", driver.file_name()?.to_string_lossy()),
         problem: usable.err().map(|error| match error {
-            rustix::io::Errno::ACCESS => format!("{error}: join the group that owns it, usually `dialout`"),
-            rustix::io::Errno::NOENT => {
+            Errno::ACCESS => format!("{error}: {}", advice(error)),
+            Errno::NOENT => {
                 format!("{path} is missing: the kernel has the port, and udev made no node for it")
             }
             error => error.to_string(),
@@ -340,7 +345,7 @@ impl DeviceClass for Pty {
     }
 }
 
-fn failed_to_prepare(error: rustix::io::Errno) -> DeviceError {
+fn failed_to_prepare(error: Errno) -> DeviceError {
     os("preparing a pseudo-terminal".into(), error, None)
 }
 
@@ -358,7 +363,7 @@ fn open_pair(settings: &Settings) -> rustix::io::Result<(OwnedFd, OwnedFd, PathB
     application::prepare(&slave, settings)?;
     // After the preparation, so that the kernel does not report it as a change of an application.
     sys::tty::set_packet_mode(&master, true)
-        .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let pts = pts_path(&master)?;
     Ok((master, slave, pts))
 }

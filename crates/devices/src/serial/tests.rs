@@ -645,6 +645,7 @@ fn a_file_that_is_not_a_serial_port_is_refused_with_advice() {
         let error = class.open(&spec, Role::Device, None).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    assert!(advice(Errno::ACCESS).contains("dialout") && advice(Errno::PERM).contains("DeviceAllow="));
 }
 
 #[test]
