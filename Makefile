@@ -5,6 +5,8 @@ SECONDS ?= 60
 PREFIX ?= /usr/local
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PROGRAM = $(TARGET)/release/outboard
+# With `sudo make install` in a user's directory, the user who called sudo: builds run as that user.
+BUILDER := $(if $(filter 0,$(shell id -u)),$(filter $(filter-out root,$(SUDO_USER)),$(shell stat -c %U .)))
 ZSH_FUNCTIONS = share/zsh/site-functions
 # bench is a workspace of its own; its program stands beside the others.
 IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
@@ -13,7 +15,7 @@ IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 DENY = scripts/tool cargo-deny 0.20.2
 CYCLONEDX = scripts/tool cargo-cyclonedx 0.5.9
 
-.PHONY: demo test prove fuzz check audit release package prove-package install install-program setup
+.PHONY: demo test prove fuzz check audit release package prove-package programs install install-program setup
 
 # Two hosts with a bad network between them, live. Installs what is missing and builds first.
 demo: setup
@@ -58,11 +60,20 @@ release: setup
 	@mv crates/cli/outboard.cdx.json $(TARGET)/release/ && rm -f $$(git ls-files --others '*/outboard.cdx.json')
 	@ls -l $(addprefix $(TARGET)/release/,outboard outboard.cdx.json)
 
-# The program with its files (`install-program`), and the measurements (`outboard bench`), below PREFIX. With FEATURES=media also sound,
-# cameras of PipeWire, desktops of GNOME and KDE, and VP8.
-install: setup
+# The programs of `install`. Root only installs packages: files of root in `target` would break each later build of the user.
+ifdef BUILDER
+programs:
+	@scripts/setup --packages $(FEATURES)
+	sudo -u $(BUILDER) -H make programs FEATURES='$(FEATURES)' CARGO_TARGET_DIR='$(abspath $(TARGET))'
+else
+programs: setup
 	cargo build --release --locked -p outboard -p outboard-lab $(FEATURES:%=--features outboard/%)
 	cd bench && $(IN_BENCH) cargo build --release --locked
+endif
+
+# The program with its files (`install-program`), and the measurements (`outboard bench`), below PREFIX. With FEATURES=media also sound,
+# cameras of PipeWire, desktops of GNOME and KDE, and VP8.
+install: programs
 	$(MAKE) install-program
 	install $(addprefix $(TARGET)/release/,outboard-bench netlab) $(DESTDIR)$(PREFIX)/bin
 

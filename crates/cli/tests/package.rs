@@ -1,19 +1,23 @@
-//! The files of the packages, installed below a directory as `make install-program` does it.
+//! The files of the packages, installed below a directory as `make install-program` does it, and the build from the source.
 
 mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Scratch, outboard};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 /// Installs the program's files below `prefix`, and returns its `share`. `None`: a tool is missing, and the test is skipped.
 fn installed(scratch: &Scratch, prefix: &str) -> Option<PathBuf> {
     if !testkit::skip::has_program("make", "make") {
         return None;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let destination = scratch.path("root");
     let variables = [
         format!("PROGRAM={}", env!("CARGO_BIN_EXE_outboard")),
@@ -23,7 +27,7 @@ fn installed(scratch: &Scratch, prefix: &str) -> Option<PathBuf> {
     let made = Command::new("make")
         .args(["--silent", "--no-print-directory", "install-program"])
         .args(variables)
-        .current_dir(root)
+        .current_dir(root())
         .output()
         .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -72,9 +76,7 @@ fn links_on_installed_pages_lead_to_installed_files() {
 
 #[test]
 fn the_unit_allows_ports_and_the_guide_names_a_line_for_each_kind_of_disk() {
-    let read = |path: &str| {
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
-    };
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let (unit, page) = (read("packaging/systemd/outboard.service"), read("docs/guide/disks.md"));
     for port in ["ttyS", "ttyUSB", "ttyACM", "ttyAMA"] {
         assert!(unit.contains(&format!("\nDeviceAllow=char-{port} rw\n")), "{port}");
@@ -97,6 +99,39 @@ fn commands_on_installed_pages_use_the_installed_sdks() {
             let installed = path.strip_prefix(&format!("{prefix}/share/"));
             assert!(installed.is_some_and(|path| share.join(path).exists()), "{prefix}: {path}");
         }
+    }
+}
+
+#[test]
+fn a_user_who_calls_sudo_builds_and_root_only_installs() {
+    if !testkit::skip::has_program("make", "make") {
+        return;
+    }
+    // A source of `nobody`, if this user can give files away.
+    let scratch = Scratch::new();
+    let source = scratch.path("source");
+    fs::create_dir(&source).unwrap();
+    fs::copy(root().join("Makefile"), format!("{source}/Makefile")).unwrap();
+    let is_root = chown(&source, Some(65534), None).is_ok();
+    // The commands, which do not run.
+    let commands = |caller: &str| {
+        let mut make = Command::new("make");
+        make.args(["--dry-run", "install", "FEATURES=media"]).env("SUDO_USER", caller).current_dir(&source);
+        String::from_utf8(make.output().unwrap().stdout).unwrap()
+    };
+    let by_sudo = commands("nobody");
+    assert!(by_sudo.contains("/bin/outboard\n"), "{by_sudo}");
+    if is_root {
+        assert!(
+            by_sudo.contains("scripts/setup --packages media\nsudo -u nobody -H make programs"),
+            "{by_sudo}"
+        );
+        assert!(!by_sudo.contains("cargo build"), "{by_sudo}");
+    }
+    // Root builds in a directory of somebody else than the caller, such as a copy of its own.
+    for caller in ["", "root", "ada"] {
+        let commands = commands(caller);
+        assert!(commands.contains("cargo build") && !commands.contains("sudo"), "{commands}");
     }
 }
 
