@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Scratch, outboard};
@@ -133,6 +133,27 @@ fn a_user_who_calls_sudo_builds_and_root_only_installs() {
         let commands = commands(caller);
         assert!(commands.contains("cargo build") && !commands.contains("sudo"), "{commands}");
     }
+}
+
+#[test]
+fn the_toolchain_of_other_projects_stays() {
+    let scratch = Scratch::new();
+    let home = scratch.path("home");
+    let programs = format!("{home}/.cargo/bin");
+    fs::create_dir_all(&programs).unwrap();
+    // A rustup whose default is too old.
+    let rustup = "echo \"$@\" >>$HOME/calls";
+    let cargo = "grep -q '^override set' $HOME/calls 2>/dev/null && echo cargo 9.0.0 || echo cargo 1.0.0";
+    for (name, script) in [("rustup", rustup), ("cargo", cargo), ("cc", "")] {
+        let path = format!("{programs}/{name}");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let setup = Command::new(root().join("scripts/setup")).env("HOME", &home).output().unwrap();
+    assert!(setup.status.success(), "{}", String::from_utf8_lossy(&setup.stderr));
+    let calls = fs::read_to_string(format!("{home}/calls")).unwrap();
+    let calls: Vec<_> = calls.lines().map(|call| call.split(' ').take(2).collect::<Vec<_>>()).collect();
+    assert_eq!(calls, [["toolchain", "install"], ["override", "set"]]);
 }
 
 #[test]
