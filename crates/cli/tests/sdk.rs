@@ -107,6 +107,28 @@ fn every_sdk_implements_the_whole_interface() {
     });
 }
 
+#[test]
+fn a_module_in_javascript_runs_in_the_packaged_service_without_its_compiler() {
+    // Runs a program as `MemoryDenyWriteExecute=` does: prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN).
+    const DENIED: &str = "import ctypes, os, sys\n\
+        if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0): sys.exit(9)\n\
+        os.execvp(sys.argv[1], sys.argv[1:])";
+    let has_python = testkit::skip::has_program("python3", "python3");
+    let Some(words) = program("js", "tests/conformance", &Scratch::new()).filter(|_| has_python) else {
+        return;
+    };
+    let denied = ["python3", "-c", DENIED];
+    if !Command::new(denied[0]).args(&denied[1..]).arg("true").status().unwrap().success() {
+        testkit::skip::here("this kernel has no PR_SET_MDWE");
+        return;
+    }
+    let [node, source] = words.try_into().expect("node, and the source");
+    let mut module = greeted(&[&denied.map(String::from)[..], &[node, "--jitless".into(), source]].concat());
+    module.give(5, b"a");
+    assert_eq!(module.output(), (5, b"a".to_vec()));
+    module.done(1, 1);
+}
+
 fn feedback() -> ModuleFrame {
     ModuleFrame::Feedback(ModuleFeedback { received: 9, ..ModuleFeedback::default() })
 }
