@@ -1,4 +1,4 @@
-# make demo | test | prove | fuzz SECONDS=60 | check | audit | release | package | prove-package | install
+# make demo | test | prove | fuzz SECONDS=60 | lint | check | audit | release | package | prove-package | install
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 SECONDS ?= 60
@@ -15,7 +15,7 @@ IN_BENCH = CARGO_TARGET_DIR=$(abspath $(TARGET))
 DENY = scripts/tool cargo-deny 0.20.2
 CYCLONEDX = scripts/tool cargo-cyclonedx 0.5.9
 
-.PHONY: demo test prove fuzz check audit release package prove-package programs install install-program setup
+.PHONY: demo test prove fuzz lint check audit release package prove-package programs install install-program setup
 
 # Two hosts with a bad network between them, live. Installs what is missing and builds first.
 demo: setup
@@ -35,13 +35,17 @@ fuzz: setup
 	@scripts/setup media
 	@ls fuzz/targets | sed 's/\.rs$$//' | xargs -n 1 -P "$$(nproc)" fuzz/run $(SECONDS)
 
-# Formatting and lints, of the measurements too, the rules for source, links and words, and those for dependencies (deny.toml).
-check: setup
+# Formatting and lints, of the measurements too.
+lint: setup
 	@scripts/setup media
 	cargo fmt --all --check
-	cargo test --quiet --locked -p outboard-testkit --test house --test docs --test words
+	cd bench && cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --features outboard/media -- --deny warnings
-	cd bench && cargo fmt --check && $(IN_BENCH) cargo clippy --all-targets --locked -- --deny warnings
+	cd bench && $(IN_BENCH) cargo clippy --all-targets --locked -- --deny warnings
+
+# Besides, the rules for source, links and words, and those for dependencies (deny.toml).
+check: lint
+	cargo test --quiet --locked -p outboard-testkit --test house --test docs --test words
 	"$$($(DENY))" check licenses bans sources
 	"$$($(DENY))" --manifest-path bench/Cargo.toml --config deny.toml check licenses bans sources
 	"$$($(DENY))" --manifest-path fuzz/Cargo.toml --config deny.toml check bans sources
