@@ -9,7 +9,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, command, outboard, pseudo_terminal, terminate, wait_until};
+use support::{
+    PATIENCE, Scratch, Service, command, outboard, outboard_fed, pseudo_terminal, terminate, wait_until,
+};
 
 /// Entry of a run file that shares a device.
 fn share(device: &str, name: &str, listen: &str) -> String {
@@ -264,6 +266,12 @@ fn check_reports_errors_and_starts_nothing() {
     let mut service = Service::start(&["run", &file]);
     let address = service.wait("listening")["address"].as_str().unwrap().to_string();
     assert!(address.ends_with(&format!(":{port}")) && address.starts_with(['[', '0']), "{address}");
+    // RFC 6761: a name that no resolver knows. It may be known later, so a service manager starts the program again.
+    let unknown = share("null", "p", "no-such-host.invalid");
+    let says = ["[[share]] number 1 (null): listening on `no-such-host.invalid`: "];
+    outboard_fed(&["run", "-"], unknown.as_bytes()).refused(1, &says);
+    let keyless = share("null", "p", "127.0.0.1:0") + "key_file = '/nowhere/key'\n";
+    refused(&keyless, 1, &["[[share]] number 1 (null): ", "/nowhere/key", "No such file"]);
     outboard(&["run", "/dev/zero"]).refused(2, &["/dev/zero: longer than"]);
     outboard(&["run", "/nowhere/run.toml"]).refused(1, &["reading /nowhere/run.toml: No such file"]);
     outboard(&["reload", "--process", "1"]).refused(1, &["no `outboard run`"]);

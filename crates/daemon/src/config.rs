@@ -454,6 +454,8 @@ pub(crate) fn place(error: ServiceError, table: &str, index: usize, which: &str)
     let at = entry(table, index, which);
     match error {
         ServiceError::Usage(problem) => ServiceError::Usage(format!("{at}: {problem}")),
+        // The cause is outside the file, and may end.
+        ServiceError::Os { operation, error } => ServiceError::os(format!("{at}: {operation}"), error),
         other => ServiceError::Usage(format!("{at}: {other}")),
     }
 }
