@@ -8,18 +8,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use support::{Scratch, Service, wait_until};
+use support::{FRAME_LENGTH, Scratch, Service, below_manager, wait_until};
 use sys::descriptor::receive_with;
 
 /// Lines in each direction between two upgrades.
 const LINES: u32 = 200;
+/// The begin of the notification that carries the state.
+const STORE: &str = "FDSTORE=1\nFDNAME=outboard-state\nFDPOLL=0";
 /// Upgrades of each host.
 const UPGRADES: u32 = 3;
 
@@ -41,20 +42,28 @@ impl Manager {
         Manager { place, socket, file, service }
     }
 
-    /// Restarts the service as systemd does: `RestartKillSignal=SIGUSR2`, and the stored descriptor for the next program.
-    fn upgrade(&mut self) {
+    /// Returns the next notification, with its descriptors.
+    fn told(&self) -> Option<(String, VecDeque<OwnedFd>)> {
+        let (mut words, mut descriptors) = (BytesMut::new(), VecDeque::new());
+        receive_with(&self.socket, &mut words, 4096, Some(&mut descriptors)).ok()?;
+        Some((String::from_utf8_lossy(&words).into_owned(), descriptors))
+    }
+
+    /// Ends the service as systemd does for a restart: `RestartKillSignal=SIGUSR2`.
+    fn hand_over(&self) {
         kill_process(Pid::from_child(&self.service.child), Signal::USR2).unwrap();
+    }
+
+    /// Restarts the service, with the stored descriptor for the next program.
+    fn upgrade(&mut self) {
+        self.hand_over();
         let mut stored = None;
         wait_until("the service has left its state and ended", || {
-            let (mut words, mut descriptors) = (BytesMut::new(), VecDeque::new());
-            while receive_with(&self.socket, &mut words, 4096, Some(&mut descriptors)).is_ok() {
-                let told = String::from_utf8_lossy(&words).into_owned();
-                if told.starts_with("FDSTORE=1\nFDNAME=outboard-state\nFDPOLL=0") {
+            // The end of a barrier is closed here.
+            while let Some((told, mut descriptors)) = self.told() {
+                if told.starts_with(STORE) {
                     stored = descriptors.pop_front();
                 }
-                // The end of a barrier is closed here.
-                descriptors.clear();
-                words.clear();
             }
             self.service.child.try_wait().unwrap().is_some()
         });
@@ -64,21 +73,11 @@ impl Manager {
 }
 
 fn run(file: &str, notify: &str, stored: Option<OwnedFd>) -> Service {
-    let mut shell = Command::new("sh");
-    shell.args([
-        "-c",
-        r#"LISTEN_PID=$$ exec "$@""#,
-        "sh",
-        env!("CARGO_BIN_EXE_outboard"),
-        "run",
-        file,
-        "--json",
-    ]);
-    shell.env("NOTIFY_SOCKET", notify).env("XDG_RUNTIME_DIR", support::RUNTIME_DIRECTORY);
+    let mut shell = below_manager(file);
+    shell.env("NOTIFY_SOCKET", notify);
     if stored.is_some() {
         shell.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "outboard-state");
     }
-    shell.stdout(Stdio::piped());
     Service::of(sys::process::start_with(&mut shell, stored.into_iter().collect()).unwrap())
 }
 
@@ -167,4 +166,40 @@ fn an_upgrade_of_either_host_keeps_the_node_and_the_flows() {
         assert!(warned.is_none(), "{name}: {warned:?}");
     }
     assert_eq!([application_host.service.stop(), device_host.service.stop()], [Some(0); 2]);
+}
+
+#[test]
+fn a_first_connection_that_lasts_delays_no_upgrade() {
+    let scratch = Scratch::new();
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let share = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+    let attach = format!(
+        "[[attach]]\nfrom = 'tcp://{}/p'\nas = 'null'\ninsecure = true\n",
+        host.local_addr().unwrap()
+    );
+    let mut manager = Manager::start(&scratch, "both", &(share.to_string() + &attach));
+    manager.service.wait("listening");
+    let mut connection = host.accept().unwrap().0;
+    connection.write_all(&FRAME_LENGTH).unwrap();
+    manager.hand_over();
+    wait_until("the begin of the end", || {
+        connection.write_all(&[0]).unwrap();
+        std::iter::from_fn(|| manager.told()).any(|(told, _)| told.starts_with("STOPPING=1"))
+    });
+    // From now on the host is silent, and the connection ends after the timeout of one step.
+    let mut stored = None;
+    wait_until("the state of the share", || {
+        stored = manager.told();
+        stored.is_some()
+    });
+    // The service waits for the end of its barrier.
+    let (told, _state) = stored.unwrap();
+    assert!(told.starts_with(STORE), "{told}");
+    connection.set_nonblocking(true).unwrap();
+    let end = connection.read_to_end(&mut Vec::new());
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "the connection has ended before");
+    wait_until("the end", || {
+        while manager.told().is_some() {}
+        manager.service.child.try_wait().unwrap().is_some()
+    });
 }

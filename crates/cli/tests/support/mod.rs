@@ -29,6 +29,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Directory of the program's local sockets.
 pub(crate) const RUNTIME_DIRECTORY: &str = env!("CARGO_TARGET_TMPDIR");
 
+/// The first bytes of a frame that is longer than anybody waits for.
+pub(crate) const FRAME_LENGTH: [u8; 4] = (1_u32 << 20).to_le_bytes();
+
 /// A directory for one test; dropping it removes the directory.
 pub(crate) struct Scratch(PathBuf);
 
@@ -145,6 +148,24 @@ pub(crate) fn outboard_fed(arguments: &[&str], input: &[u8]) -> Ended {
     // A program that does not read all of it closes the pipe.
     thread::spawn(move || stdin.write_all(&input));
     end(child, &arguments.join(" "))
+}
+
+/// Returns a command that runs a file with `--json`. A shell knows the process id before it executes the program, as a service
+/// manager does.
+pub(crate) fn below_manager(file: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        r#"LISTEN_PID=$$ exec "$@""#,
+        "sh",
+        env!("CARGO_BIN_EXE_outboard"),
+        "run",
+        file,
+        "--json",
+    ]);
+    shell.env("XDG_RUNTIME_DIR", RUNTIME_DIRECTORY);
+    shell.stdout(Stdio::piped());
+    shell
 }
 
 /// Waits for the exit of a process, up to a timeout.

@@ -296,7 +296,7 @@ impl Supervisor {
             }
         }
         // A new entry may need a node that a stopped one still has.
-        self.settle(|unit| unit.gone && unit.threads > 0);
+        self.settle(|unit| unit.gone && unit.is_open());
         self.units.retain(|unit| !unit.gone);
         for words in words {
             let mut unit = Unit::new(self.next, words)?;
@@ -310,6 +310,8 @@ impl Supervisor {
 
     /// Waits until no unit satisfies `is_awaited`, or until the timeout.
     fn settle(&mut self, is_awaited: impl Fn(&Unit) -> bool) {
+        // A thread that has started counts from its report on.
+        self.take_reports();
         let until = now().after(STOP_PATIENCE);
         while self.units.iter().any(&is_awaited)
             && let Ok(report) = self.reports.recv_timeout(until.since(now()))
@@ -320,11 +322,15 @@ impl Supervisor {
 
     fn collect(&mut self) {
         self.cx.wake.clear();
-        while let Ok(report) = self.reports.try_recv() {
-            self.handle_report(report);
-        }
+        self.take_reports();
         for sharing in &mut self.sharings {
             sharing.finish_openings(&self.poller, &self.cx);
+        }
+    }
+
+    fn take_reports(&mut self) {
+        while let Ok(report) = self.reports.try_recv() {
+            self.handle_report(report);
         }
     }
 
@@ -332,7 +338,7 @@ impl Supervisor {
         if let Some(unit) = self.units.iter_mut().find(|unit| unit.id == id) {
             unit.handle_report(progress, now(), &self.cx);
         } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id)
-            && let ThreadProgress::Ended(result) = progress
+            && let ThreadProgress::Ended { result, .. } = progress
         {
             sharing.handle_end(result, &self.cx);
         }
@@ -432,7 +438,7 @@ impl Supervisor {
         started.map(drop).map_err(|error| ServiceError::os("starting a thread", error))
     }
 
-    /// Stops all entries and waits for them, up to the timeout.
+    /// Stops all entries and waits for those that have started, up to the timeout. A first connection may block for long.
     fn end(&mut self) {
         self.sharings.iter().for_each(Sharing::stop);
         for unit in &mut self.units {
@@ -442,7 +448,7 @@ impl Supervisor {
         for sharing in &mut self.sharings {
             sharing.end();
         }
-        self.settle(|unit| unit.threads > 0);
+        self.settle(Unit::is_open);
     }
 }
 

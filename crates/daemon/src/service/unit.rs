@@ -31,7 +31,10 @@ pub(super) struct Report {
 pub(super) enum ThreadProgress {
     /// It has connected, and everything is open.
     Started,
-    Ended(Result<(), ServiceError>),
+    Ended {
+        result: Result<(), ServiceError>,
+        has_started: bool,
+    },
 }
 
 /// Channel for the reports of threads, and for events.
@@ -98,7 +101,7 @@ pub(super) struct Unit {
     pub(super) stop: Stop,
     /// Number of running threads.
     pub(super) threads: usize,
-    /// Number of threads of this attempt that have not reported their start.
+    /// Number of running threads that have not reported their start.
     starting: usize,
     started_at: Time,
     pub(super) retry: Retry,
@@ -118,7 +121,6 @@ impl Unit {
     /// Starts, or restarts, its threads.
     pub(super) fn start(&mut self, cx: &UnitContext) {
         self.retry.at = None;
-        self.starting = 0;
         self.started_at = now();
         if let Err(error) = self.try_start(cx) {
             self.retry.fail(&self.words.name(), error.to_string(), &cx.emit);
@@ -133,8 +135,7 @@ impl Unit {
                 for (number, request) in requests.into_iter().enumerate() {
                     let key = format!("attach {number} {}", words.identity());
                     let (left, handovers) = (cx.handovers.take(&key), cx.handovers.clone());
-                    let report_start = self.start_reporter(cx);
-                    self.run(cx, move |stop, emit| {
+                    self.run(cx, move |stop, emit, report_start| {
                         let host = match left {
                             Some(handover) => ApplicationHost::resume(request, handover)?,
                             None => ApplicationHost::start(request)?,
@@ -151,13 +152,15 @@ impl Unit {
                     })?;
                 }
                 if let Some(joint) = joint {
-                    self.run(cx, move |stop, emit| joint.run(stop, &mut |event| emit(event.into())))?;
+                    self.run(cx, move |stop, emit, report_start| {
+                        report_start();
+                        joint.run(stop, &mut |event| emit(event.into()))
+                    })?;
                 }
             }
             Words::Connect(words) => {
                 let pipelines = words.pipelines()?;
-                let report_start = self.start_reporter(cx);
-                self.run(cx, move |stop, emit| {
+                self.run(cx, move |stop, emit, report_start| {
                     let connection = raw_path::open(&words.source, &words.sink, &pipelines)?;
                     report_start();
                     let moved = connection.run(stop)?;
@@ -169,15 +172,9 @@ impl Unit {
         Ok(())
     }
 
-    /// Expects the start of a thread. Returns the function that reports it.
-    fn start_reporter(&mut self, cx: &UnitContext) -> impl Fn() + Send + use<> {
-        self.starting += 1;
-        let (unit, to, wake) = (self.id, cx.to.clone(), cx.wake.clone());
-        move || {
-            // The receiver has gone if the supervisor has ended.
-            let _ = to.send(Report { unit, progress: ThreadProgress::Started });
-            wake.signal();
-        }
+    /// Returns whether a running thread has started: it has a session, a node or a device. One that still connects has none.
+    pub(super) fn is_open(&self) -> bool {
+        self.threads > self.starting
     }
 
     /// Returns the latest error, until a new attempt has started.
@@ -188,10 +185,12 @@ impl Unit {
     fn run(
         &mut self,
         cx: &UnitContext,
-        work: impl FnOnce(&Stop, &mut dyn FnMut(Event)) -> Result<(), ServiceError> + Send + 'static,
+        work: impl FnOnce(&Stop, &mut dyn FnMut(Event), &mut dyn FnMut()) -> Result<(), ServiceError>
+        + Send
+        + 'static,
     ) -> Result<(), ServiceError> {
         drop(spawn(self.id, &self.words.name(), self.stop.clone(), cx.clone(), work)?);
-        self.threads += 1;
+        (self.threads, self.starting) = (self.threads + 1, self.starting + 1);
         Ok(())
     }
 
@@ -199,7 +198,10 @@ impl Unit {
     pub(super) fn handle_report(&mut self, progress: ThreadProgress, at: Time, cx: &UnitContext) {
         match progress {
             ThreadProgress::Started => self.starting -= 1,
-            ThreadProgress::Ended(result) => self.handle_end(result, at, cx),
+            ThreadProgress::Ended { result, has_started } => {
+                self.starting -= usize::from(!has_started);
+                self.handle_end(result, at, cx);
+            }
         }
     }
 
@@ -229,7 +231,7 @@ pub(super) fn run_device_host(
     cx: &UnitContext,
 ) -> Result<JoinHandle<()>, ServiceError> {
     let handovers = cx.handovers.clone();
-    spawn(id, "share", stop, cx.clone(), move |stop, emit| {
+    spawn(id, "share", stop, cx.clone(), move |stop, emit, _| {
         if let Some(handover) = device_host.run_or_hand_over(stop, emit)? {
             handovers.leave(key, handover);
         }
@@ -237,21 +239,29 @@ pub(super) fn run_device_host(
     })
 }
 
+/// Runs `work` in a thread, with the stop, and with functions that emit an event and that report the start.
 fn spawn(
     unit: u64,
     name: &str,
     stop: Stop,
     cx: UnitContext,
-    work: impl FnOnce(&Stop, &mut dyn FnMut(Event)) -> Result<(), ServiceError> + Send + 'static,
+    work: impl FnOnce(&Stop, &mut dyn FnMut(Event), &mut dyn FnMut()) -> Result<(), ServiceError> + Send + 'static,
 ) -> Result<JoinHandle<()>, ServiceError> {
     let run = move || {
-        let mut emit = |event| (cx.emit)(event);
-        let work = std::panic::AssertUnwindSafe(|| work(&stop, &mut emit));
+        // The receiver has gone if the supervisor has ended.
+        let report = |progress| {
+            let _ = cx.to.send(Report { unit, progress });
+            cx.wake.signal();
+        };
+        let (mut emit, mut has_started) = (|event| (cx.emit)(event), false);
+        let mut report_start = || {
+            has_started = true;
+            report(ThreadProgress::Started);
+        };
+        let work = std::panic::AssertUnwindSafe(|| work(&stop, &mut emit, &mut report_start));
         let panicked = |_| Err(ServiceError::Usage("it panicked: please report this".into()));
         let result = std::panic::catch_unwind(work).unwrap_or_else(panicked);
-        // The receiver has gone if the supervisor has ended.
-        let _ = cx.to.send(Report { unit, progress: ThreadProgress::Ended(result) });
-        cx.wake.signal();
+        report(ThreadProgress::Ended { result, has_started });
     };
     let name = name.split(' ').next().unwrap_or(name).to_string();
     let started = std::thread::Builder::new().name(name).spawn(run);
@@ -276,7 +286,8 @@ mod tests {
     }
 
     fn unreachable() -> ThreadProgress {
-        ThreadProgress::Ended(Err(ServiceError::Unreachable("no answer".into())))
+        let result = Err(ServiceError::Unreachable("no answer".into()));
+        ThreadProgress::Ended { result, has_started: false }
     }
 
     #[test]
@@ -288,7 +299,7 @@ mod tests {
         let mut unit = unit();
         let fail = |unit: &mut Unit, ran: Duration| {
             // As after a start of two threads.
-            (unit.threads, unit.retry.at) = (2, None);
+            (unit.threads, unit.starting, unit.retry.at) = (2, 2, None);
             for _ in 0..2 {
                 unit.handle_report(unreachable(), unit.started_at.after(ran), &cx);
             }
@@ -308,20 +319,15 @@ mod tests {
         };
         let mut unit = unit();
         // As `start` does with two threads.
-        let attempt = |unit: &mut Unit| {
-            (unit.retry.at, unit.threads, unit.starting) = (None, 2, 0);
-            for _ in 0..2 {
-                let _ = unit.start_reporter(&cx);
-            }
-        };
+        let attempt = |unit: &mut Unit| (unit.retry.at, unit.threads, unit.starting) = (None, 2, 2);
         attempt(&mut unit);
-        assert_eq!(unit.problem(), None);
+        assert_eq!((unit.problem(), unit.is_open()), (None, false));
         (0..2).for_each(|_| unit.handle_report(unreachable(), Time::ZERO, &cx));
         assert!(unit.problem().is_some());
         attempt(&mut unit);
         assert!(unit.problem().is_some());
         unit.handle_report(ThreadProgress::Started, Time::ZERO, &cx);
-        assert!(unit.problem().is_some());
+        assert!(unit.problem().is_some() && unit.is_open());
         unit.handle_report(ThreadProgress::Started, Time::ZERO, &cx);
         assert_eq!((unit.problem(), unit.retry.failures), (None, 1));
     }
