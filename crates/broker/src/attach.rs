@@ -211,7 +211,7 @@ pub struct ApplicationHost {
     token: Option<SessionToken>,
     /// Number of connections attempted so far.
     attempt: u32,
-    /// The local control socket; `None` if it could not be created.
+    /// The local control socket; `None` if it could not be created, and until the first connection, which blocks, is made.
     console: Option<Console>,
     tracing: Tracing,
     poller: Poller,
@@ -223,7 +223,8 @@ pub struct ApplicationHost {
 
 impl ApplicationHost {
     /// Creates a host without a connection.
-    fn new(request: AttachRequest, known: Option<Known>) -> Result<ApplicationHost, ServiceError> {
+    fn new(request: AttachRequest) -> Result<ApplicationHost, ServiceError> {
+        let known = request.trust.map(Known::new).transpose()?;
         let target = Target { peer: request.peer, address: request.address };
         let mut workers = Workers::new("attach".into(), request.limits.clone());
         let ns_per_second = Processor::share(request.limits.rates.cpu_percent_per_peer, 1);
@@ -277,7 +278,7 @@ impl ApplicationHost {
             host: request.host,
             token: None,
             attempt: 0,
-            console: Console::open().ok(),
+            console: None,
             tracing: Tracing::default(),
             poller,
             redial: None,

@@ -5,12 +5,14 @@ mod support;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{
-    PATIENCE, Scratch, Service, command, outboard, outboard_fed, pseudo_terminal, terminate, wait_until,
+    FRAME_LENGTH, PATIENCE, Scratch, Service, below_manager, command, outboard, outboard_fed,
+    pseudo_terminal, terminate, wait_until,
 };
 
 /// Entry of a run file that shares a device.
@@ -33,6 +35,17 @@ fn free_port() -> u16 {
         let at = tcp.local_addr().unwrap();
         if UdpSocket::bind(at).is_ok() {
             return at.port();
+        }
+    }
+}
+
+/// Returns the sockets of one port, and their address.
+fn sockets(host: &str) -> (SocketAddr, Vec<OwnedFd>) {
+    loop {
+        let tcp = TcpListener::bind((host, 0)).unwrap();
+        let at = tcp.local_addr().unwrap();
+        if let Ok(udp) = UdpSocket::bind(at) {
+            return (at, vec![tcp.into(), udp.into()]);
         }
     }
 }
@@ -185,20 +198,11 @@ fn a_service_manager_is_notified_and_its_sockets_are_used() {
             }
         }
     };
-    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = tcp.local_addr().unwrap();
-    let udp = UdpSocket::bind(at).unwrap();
+    let (at, sockets) = sockets("127.0.0.1");
     std::fs::write(&file, share("pattern:rate=5", "p", &at.to_string())).unwrap();
-    // A shell knows the process id before it executes the program, as a service manager does.
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", r#"LISTEN_PID=$$ exec "$@""#, "sh", env!("CARGO_BIN_EXE_outboard"), "run", &file]);
-    shell.env("LISTEN_FDS", "2").env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000");
-    shell.env("XDG_RUNTIME_DIR", support::RUNTIME_DIRECTORY);
-    shell.stdout(std::process::Stdio::piped());
-    let sockets: Vec<OwnedFd> = vec![tcp.into(), udp.into()];
-    shell.arg("--json");
-    let child = sys::process::start_with(&mut shell, sockets).unwrap();
-    let mut service = Service::of(child);
+    let mut command = below_manager(&file);
+    command.env("LISTEN_FDS", "2").env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000");
+    let mut service = Service::of(sys::process::start_with(&mut command, sockets).unwrap());
     assert_eq!(service.wait("listening")["address"], at.to_string());
     told("READY=1");
     told("WATCHDOG=1");
@@ -216,14 +220,48 @@ fn a_service_manager_is_notified_and_its_sockets_are_used() {
 }
 
 #[test]
+fn a_first_connection_that_lasts_is_no_hang() {
+    let scratch = Scratch::new();
+    let (file, notify) = (scratch.path("run.toml"), scratch.path("notify"));
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_nonblocking(true).unwrap();
+    let host = TcpListener::bind("127.0.0.1:0").unwrap();
+    let from = format!("tcp://{}/p", host.local_addr().unwrap());
+    std::fs::write(&file, share("pattern:rate=5", "p", "127.0.0.1:0") + &attach(&from, "null")).unwrap();
+    let mut command = below_manager(&file);
+    command.env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "300000");
+    let service = Service::of(sys::process::start_with(&mut command, Vec::new()).unwrap());
+    // The answer of the host never ends.
+    let mut connection = host.accept().unwrap().0;
+    connection.write_all(&FRAME_LENGTH).unwrap();
+    std::thread::spawn(move || {
+        while connection.write_all(&[0]).is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let mut signs = 0;
+    wait_until("signs of life while the connection lasts", || {
+        let mut bytes = [0; 512];
+        while let Ok(count) = manager.recv(&mut bytes) {
+            signs += usize::from(bytes[..count].starts_with(b"WATCHDOG=1"));
+        }
+        signs >= 3
+    });
+    let health = outboard(&["health", "--process", &service.child.id().to_string(), "--json"]).done().json();
+    let waiting = serde_json::json!([format!("attach {from}: no answer yet")]);
+    assert_eq!(health["processes"][0]["waiting"], waiting, "{health}");
+    assert_eq!(service.stop(), Some(0));
+}
+
+#[test]
 fn a_share_by_rule_ends_with_its_terminal() {
     let rule = "evdev:name=no such device*";
     let share = support::command(&["share", rule, "--listen", "127.0.0.1:0", "--insecure"]);
     // These tests may run below `nohup`, whose children ignore the signal.
-    let mut command = std::process::Command::new("env");
+    let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(share.get_program()).args(share.get_args());
     command.envs(share.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.stdout(std::process::Stdio::piped());
+    command.stdout(Stdio::piped());
     let mut service = Service::start_as(command);
     assert_eq!(service.wait("waiting")["device"], rule);
     service.wait("listening");

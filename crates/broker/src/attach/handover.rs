@@ -1,13 +1,13 @@
 //! An `attach` as one program leaves it to the next ([`crate::handover`]).
 
 use super::{ApplicationHost, AttachRequest, Opening, service};
+use crate::console::Console;
 use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::{SavedSession, put_driver, read_driver, text};
 use contract::ServiceError;
 use flow::nodes;
 use modules::now;
-use trust::Known;
 use wire::{Reader, Writer};
 use worker::{Handover, TakenDriver};
 
@@ -56,8 +56,7 @@ impl ApplicationHost {
         if drivers.len() != request.targets.len() {
             return Err(unusable("it has other devices".into()));
         }
-        let known = request.trust.clone().map(Known::new).transpose()?;
-        let mut host = ApplicationHost::new(request, known)?;
+        let mut host = ApplicationHost::new(request)?;
         host.address = address;
         host.token = Some(saved.token);
         host.attempt = saved.attempt;
@@ -79,6 +78,7 @@ impl ApplicationHost {
             host.common.workers.take_over(taken).map_err(|error| unusable(error.to_string()))?;
         }
         host.common.handle_link_failure("the program was upgraded".into(), &mut host.poller);
+        host.console = Console::open().ok();
         Ok(host)
     }
 

@@ -1,10 +1,10 @@
 //! The start of an application host: its first connection, and the claims to its nodes.
 
 use super::{ApplicationHost, AttachRequest, service};
+use crate::console::Console;
 use crate::events::Event;
 use contract::ServiceError;
 use hosts::place::{Confirm, Route, record_place};
-use trust::Known;
 
 impl ApplicationHost {
     /// Connects to the device host and requests the devices. An address that is not on record is refused.
@@ -17,8 +17,7 @@ impl ApplicationHost {
         request: AttachRequest,
         confirm: &mut Confirm<'_>,
     ) -> Result<ApplicationHost, ServiceError> {
-        let known = request.trust.clone().map(Known::new).transpose()?;
-        ApplicationHost::new(request, known)?.connected(confirm)
+        ApplicationHost::new(request)?.connected(confirm)
     }
 
     /// Does the same as [`ApplicationHost::start`] with a device host that another command than `outboard share` runs.
@@ -26,8 +25,7 @@ impl ApplicationHost {
         request: AttachRequest,
         listener: &'static str,
     ) -> Result<ApplicationHost, ServiceError> {
-        let known = request.trust.clone().map(Known::new).transpose()?;
-        let mut application_host = ApplicationHost::new(request, known)?;
+        let mut application_host = ApplicationHost::new(request)?;
         application_host.listener = listener;
         application_host.connected(&mut |_, _, _| false)
     }
@@ -35,6 +33,7 @@ impl ApplicationHost {
     fn connected(mut self, confirm: &mut Confirm<'_>) -> Result<ApplicationHost, ServiceError> {
         self.connect_expected(confirm)?;
         self.claim_nodes()?;
+        self.console = Console::open().ok();
         Ok(self)
     }
 

@@ -402,7 +402,8 @@ impl Supervisor {
         for (visitor, operation) in console.poll(&mut self.poller) {
             let answer = match operation {
                 Operation::Stats {} => {
-                    let waiting = self.sharings.iter().flat_map(Sharing::waiting).collect();
+                    let waiting = self.sharings.iter().flat_map(Sharing::waiting);
+                    let waiting = waiting.chain(self.units.iter().filter_map(Unit::waiting)).collect();
                     let problems = self.problems();
                     Answer::Status(Status { problems, waiting, ..Status::of("run", Vec::new()) })
                 }

@@ -177,6 +177,12 @@ impl Unit {
         self.threads > self.starting
     }
 
+    /// Describes a first attempt, or one after a success, that has not started yet.
+    pub(super) fn waiting(&self) -> Option<String> {
+        let is_first = self.starting > 0 && self.problem().is_none();
+        is_first.then(|| format!("{}: no answer yet", self.words.name()))
+    }
+
     /// Returns the latest error, until a new attempt has started.
     pub(super) fn problem(&self) -> Option<&String> {
         self.retry.problem.as_ref().filter(|_| self.retry.at.is_some() || self.starting > 0)
@@ -322,8 +328,9 @@ mod tests {
         let attempt = |unit: &mut Unit| (unit.retry.at, unit.threads, unit.starting) = (None, 2, 2);
         attempt(&mut unit);
         assert_eq!((unit.problem(), unit.is_open()), (None, false));
+        assert_eq!(unit.waiting().unwrap(), "connect null: null:: no answer yet");
         (0..2).for_each(|_| unit.handle_report(unreachable(), Time::ZERO, &cx));
-        assert!(unit.problem().is_some());
+        assert!(unit.problem().is_some() && unit.waiting().is_none());
         attempt(&mut unit);
         assert!(unit.problem().is_some());
         unit.handle_report(ThreadProgress::Started, Time::ZERO, &cx);
