@@ -220,6 +220,33 @@ fn a_service_manager_is_notified_and_its_sockets_are_used() {
 }
 
 #[test]
+fn a_listener_that_the_socket_unit_does_not_have_is_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.path("run.toml");
+    let (bound, sockets) = sockets("0.0.0.0");
+    let one = format!("127.0.0.1:{}", bound.port());
+    let says = format!(
+        "cannot listen on {one}: outboard.socket listens on {bound}: set its ListenStream= and ListenDatagram= to {one}"
+    );
+    let start =
+        |sockets| sys::process::start_with(below_manager(&file).env("LISTEN_FDS", "2"), sockets).unwrap();
+    std::fs::write(&file, share("pattern:rate=5", "p", &bound.port().to_string())).unwrap();
+    let copies = sockets.iter().map(|socket| socket.try_clone().unwrap()).collect();
+    let mut service = Service::of(start(copies));
+    service.wait("listening");
+    // The listener stays.
+    std::fs::write(&file, share("pattern:rate=5", "p", &one)).unwrap();
+    reload(&service).refused_with(1, &says);
+    let mut attach = Service::start(&["attach", "--insecure", &format!("{one}/p"), "--as", "null"]);
+    attach.wait("attached");
+    drop(attach);
+    assert_eq!(service.stop(), Some(0));
+    let mut command = below_manager(&file);
+    command.env("LISTEN_FDS", "2").stderr(Stdio::piped());
+    support::end(sys::process::start_with(&mut command, sockets).unwrap(), "run").refused(2, &[&says]);
+}
+
+#[test]
 fn a_first_connection_that_lasts_is_no_hang() {
     let scratch = Scratch::new();
     let (file, notify) = (scratch.path("run.toml"), scratch.path("notify"));

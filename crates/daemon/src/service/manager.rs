@@ -55,4 +55,18 @@ impl Inherited {
             )),
         }
     }
+
+    /// Explains why this host cannot listen at `at`. The kernel names this process if an inherited socket has the port at another
+    /// address; the cause is the socket unit, until somebody corrects it.
+    pub(super) fn explain(&self, at: SocketAddr, error: io::Error) -> ServiceError {
+        let tcp = self.tcp.iter().map(|(bound, _)| bound);
+        let mut bound = tcp.chain(self.udp.iter().map(|(bound, _)| bound));
+        match bound.find(|bound| bound.port() == at.port() && error.kind() == io::ErrorKind::AddrInUse) {
+            Some(bound) => ServiceError::Usage(format!(
+                "cannot listen on {at}: outboard.socket listens on {bound}: set its ListenStream= and ListenDatagram= to \
+                 {at} with `systemctl edit outboard.socket`"
+            )),
+            None => ServiceError::os(format!("listening on {at}"), error),
+        }
+    }
 }

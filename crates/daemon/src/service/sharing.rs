@@ -158,7 +158,7 @@ impl Sharing {
         let left_listening = left.as_mut().and_then(Left::take_listening);
         let listening = match (inherited.listening(at).map_err(failed)?, left_listening) {
             (Some(listening), _) | (None, Some(listening)) => listening,
-            (None, None) => Listening::at(at).map_err(failed)?,
+            (None, None) => Listening::at(at).map_err(|error| inherited.explain(at, error))?,
         };
         self.stop = new_stop()?;
         let device_host = self.device_host.insert(DeviceHost::start_on(listening, self.request.clone())?);
