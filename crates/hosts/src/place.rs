@@ -4,7 +4,7 @@ use crate::discovery;
 use contract::{ServiceError, nearest};
 use modules::registry;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use sys::address::{host_of, is_bare_v6, with_port_of};
@@ -208,9 +208,18 @@ fn unknown_host(target: &Target, peers: Option<&Peers>, error: &io::Error) -> Se
     ServiceError::Unreachable(format!("`{host}` is no name of a paired host and has no address; {advice}"))
 }
 
-/// Parses the address that a device host listens on. A port alone is that port of all addresses. A name without an address is a
-/// system error, because the resolver may not be up yet.
+/// Parses the address that a device host listens on. A port alone is that port of all addresses. A name stands for one address
+/// ([`listen_remark`]); without one it is a system error, because the resolver may not be up yet.
 pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
+    listen_choice(text).map(|(address, _)| address)
+}
+
+/// Returns a remark if fewer hosts reach the address of [`listen_address`] than the name suggests.
+pub fn listen_remark(text: &str) -> Option<String> {
+    listen_choice(text).ok()?.1
+}
+
+fn listen_choice(text: &str) -> Result<(SocketAddr, Option<String>), ServiceError> {
     let (_, host) = split_transport(text)?;
     let wrong = |why: &str| {
         ServiceError::Usage(format!(
@@ -221,7 +230,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
     // The resolver would take a number for an IPv4 address (inet_aton(3)).
     if is_number(port) {
         let port: u16 = port.parse().map_err(|_| wrong(WRONG_PORT))?;
-        return Ok(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+        return Ok((SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), None));
     }
     if has_wrong_port(host) {
         return Err(wrong(WRONG_PORT));
@@ -233,7 +242,32 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, ServiceError> {
         return Err(wrong("it is neither an address nor a name"));
     }
     let failed = |error| ServiceError::os(format!("listening on `{text}`"), error);
-    Ok(sys::address::resolve(&place).map_err(failed)?[0])
+    Ok(choose(name, sys::address::resolve(&place).map_err(failed)?))
+}
+
+/// Chooses one address of a name, at least one: not of loopback if there is another, and of IPv4 if there is one. The order does not
+/// count, because resolvers change it.
+fn choose(name: &str, mut found: Vec<SocketAddr>) -> (SocketAddr, Option<String>) {
+    found.sort_by_key(|address| (address.ip().is_loopback(), address.is_ipv6(), *address));
+    found.dedup();
+    let chosen = found[0];
+    let is_address = is_bare_v6(name) || name.parse::<Ipv4Addr>().is_ok();
+    if is_address || name.ends_with("localhost") {
+        return (chosen, None);
+    }
+    let words = "write an address, or a port alone for all addresses";
+    if chosen.ip().is_loopback() {
+        let problem = format!("`{name}` is {}, which no other host reaches: {words}", chosen.ip());
+        return (chosen, Some(problem));
+    }
+    let others = found[1..].iter().filter(|address| !address.ip().is_loopback());
+    let others: Vec<_> = others.map(|address| address.ip().to_string()).collect();
+    let remark = format!(
+        "`{name}` has several addresses, and this host listens on {} only, not on {}: {words}",
+        chosen.ip(),
+        others.join(", ")
+    );
+    (chosen, (!others.is_empty()).then_some(remark))
 }
 
 #[cfg(test)]
@@ -253,5 +287,38 @@ mod tests {
             assert_eq!(matches!(error, ServiceError::Usage(_)), is_wrong, "{text}: {error}");
         }
         assert_eq!(listen_address("tcp://[::1]").unwrap(), "[::1]:7845".parse().unwrap());
+    }
+
+    #[test]
+    fn a_name_stands_for_the_address_that_most_hosts_reach() {
+        for (name, found, chosen, says) in [
+            ("localhost", &["::1", "127.0.0.1"][..], "127.0.0.1", None),
+            ("ip6-localhost", &["::1"], "::1", None),
+            ("127.0.0.1", &["127.0.0.1"], "127.0.0.1", None),
+            ("::1", &["::1"], "::1", None),
+            ("studio", &["10.0.0.5"], "10.0.0.5", None),
+            ("studio", &["10.0.0.5", "127.0.1.1", "10.0.0.5"], "10.0.0.5", None),
+            (
+                "studio",
+                &["127.0.1.1"],
+                "127.0.1.1",
+                Some("`studio` is 127.0.1.1, which no other host reaches"),
+            ),
+            (
+                "studio",
+                &["fd00::5", "10.0.0.6", "10.0.0.5"],
+                "10.0.0.5",
+                Some("not on 10.0.0.6, fd00::5: write"),
+            ),
+        ] {
+            let at = |ip: &&str| SocketAddr::new(ip.parse().unwrap(), 7845);
+            let mut found: Vec<_> = found.iter().map(at).collect();
+            let (address, remark) = choose(name, found.clone());
+            found.reverse();
+            assert_eq!(choose(name, found), (address, remark.clone()), "{name}: another order");
+            assert_eq!(address, at(&chosen), "{name}");
+            assert_eq!(remark.is_some(), says.is_some(), "{remark:?}");
+            assert!(remark.unwrap_or_default().contains(says.unwrap_or_default()), "{name}");
+        }
     }
 }

@@ -236,8 +236,8 @@ impl Supervisor {
         }
         if let Some(fleet) = &plan.fleet {
             fleet.apply(&Trust::open()?)?;
-            fleet.remarks().into_iter().for_each(|problem| (self.cx.emit)(Event::Warning { problem }));
         }
+        plan.remarks.iter().for_each(|problem| (self.cx.emit)(Event::Warning { problem: problem.clone() }));
         // From here on, only single entries can fail.
         self.metrics_server.replace(metrics, endpoint, &self.cx.emit);
         self.sharings.extend(fresh);

@@ -7,9 +7,10 @@ use broker::ShareRequest;
 use broker::ShareWords;
 use broker::offers::check_offer;
 use contract::ServiceError;
+use hosts::place::listen_remark;
 use hub::outlet;
 use session::Limits;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -41,6 +42,8 @@ pub(super) struct Plan {
     pub(super) metrics: Option<SocketAddr>,
     /// The key lines beside the file.
     pub(super) fleet: Option<Fleet>,
+    /// Remarks for the user.
+    pub(super) remarks: Vec<String>,
 }
 
 /// One address to listen on, and the devices shared there.
@@ -143,7 +146,7 @@ impl Source {
         if let Some(at) = plan.metrics {
             check(at, "metrics in [service]".into())?;
         }
-        Ok(plan.fleet.map(|fleet| fleet.remarks()).unwrap_or_default())
+        Ok(plan.remarks)
     }
 }
 
@@ -219,7 +222,11 @@ impl Plan {
         bare.attach_requests()?;
         bare.connections()?;
         let metrics = file.service.metrics.as_deref().map(crate::metrics::address).transpose()?;
-        Ok(Plan { shares, attaches: file.attach.clone(), connects: file.connect.clone(), metrics, fleet })
+        let listens: BTreeSet<_> = file.share.iter().filter_map(|words| words.listen.as_deref()).collect();
+        let mut remarks: Vec<_> = listens.into_iter().filter_map(listen_remark).collect();
+        remarks.extend(fleet.iter().flat_map(Fleet::remarks));
+        let (attaches, connects) = (file.attach.clone(), file.connect.clone());
+        Ok(Plan { shares, attaches, connects, metrics, fleet, remarks })
     }
 }
 
