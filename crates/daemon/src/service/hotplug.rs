@@ -59,24 +59,45 @@ pub(super) fn is_same_device(one: &str, other: &str) -> bool {
     one == other || address(one).is_some_and(|one| Some(one) == address(other))
 }
 
+/// The devices that match a rule.
+#[derive(Default)]
+pub(super) struct Matches {
+    /// The devices that can be opened.
+    pub(super) found: Vec<Found>,
+    /// The reason for each of the others, with its name.
+    pub(super) blocked: Vec<String>,
+}
+
 /// Lists the devices that match a rule now. They get its options.
-pub(super) fn find(rule: &ShareWords) -> Vec<Found> {
-    let Some((class, pattern, options)) = parts(&rule.device) else { return Vec::new() };
-    let Some(class) = registry::device_class(&class) else { return Vec::new() };
+pub(super) fn find(rule: &ShareWords) -> Matches {
+    let class = parts(&rule.device).and_then(|(class, ..)| registry::device_class(&class));
+    class.map(|class| matching(rule, class.list())).unwrap_or_default()
+}
+
+fn matching(rule: &ShareWords, listings: Vec<Listing>) -> Matches {
+    let Some((_, pattern, options)) = parts(&rule.device) else { return Matches::default() };
     let suits = |listing: &Listing| {
         let target = listing.spec.split_once(':').map_or("", |(_, target)| target);
         let meant = match pattern.strip_prefix("name=") {
             Some(name) => is_like(name, &listing.summary) || is_like(name, title(&listing.summary)),
             None => is_like(&pattern, target),
         };
-        meant && !listing.ours && listing.problem.is_none()
+        meant && !listing.ours
     };
-    let found = |listing: Listing| Found {
-        name: rule.name.clone().unwrap_or_else(|| name(&listing)),
-        spec: listing.spec + &options,
-        summary: listing.summary,
-    };
-    class.list().into_iter().filter(suits).map(found).collect()
+    let mut matches = Matches::default();
+    for listing in listings.into_iter().filter(suits) {
+        match &listing.problem {
+            Some(problem) => matches
+                .blocked
+                .push(format!("`{}` is plugged in and cannot be opened: {problem}", title(&listing.summary))),
+            None => matches.found.push(Found {
+                name: rule.name.clone().unwrap_or_else(|| name(&listing)),
+                spec: listing.spec + &options,
+                summary: listing.summary,
+            }),
+        }
+    }
+    matches
 }
 
 /// Derives a device's name: from its path for classes that are known by path, otherwise from its summary.
@@ -173,6 +194,32 @@ mod tests {
         {
             check(device).unwrap();
         }
+    }
+
+    #[test]
+    fn a_matching_device_that_cannot_be_opened_is_named() {
+        let listing = |node: &str, summary: &str, problem: Option<&str>, ours| Listing {
+            spec: format!("evdev:/dev/input/{node}"),
+            summary: summary.into(),
+            problem: problem.map(String::from),
+            ours,
+        };
+        let denied = Some("Permission denied (add yourself to the group `input`)");
+        let rule = ShareWords { device: "evdev:name=Logitech*,grab=off".into(), ..ShareWords::default() };
+        let matches = matching(
+            &rule,
+            vec![
+                listing("a", "Logitech G29 (gamepad)", None, false),
+                listing("b", "Logitech K120 (input)", denied, false),
+                listing("c", "Power Button (input)", denied, false),
+                listing("d", "Logitech K120 (input, a node of Outboard)", denied, true),
+            ],
+        );
+        let specs: Vec<_> = matches.found.iter().map(|found| found.spec.as_str()).collect();
+        assert_eq!(specs, ["evdev:/dev/input/a,grab=off"]);
+        let says = "`Logitech K120` is plugged in and cannot be opened: Permission denied (add yourself to the group \
+                    `input`)";
+        assert_eq!(matches.blocked, [says]);
     }
 
     #[test]

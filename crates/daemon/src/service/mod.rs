@@ -368,6 +368,10 @@ impl Supervisor {
         self.looks.retain(|look| *look > at);
         if due {
             self.sharings.iter_mut().for_each(|sharing| sharing.look(&self.cx));
+            // After the last look, udev has set the permissions of a new node.
+            if self.looks.is_empty() {
+                self.sharings.iter_mut().for_each(|sharing| sharing.report_blocked(&self.cx));
+            }
         }
         if is_wanted && self.looks.is_empty() {
             self.looks.push(at.after(LOOK_INTERVAL));

@@ -1,7 +1,7 @@
 //! One address of a run file: its `DeviceHost`, and the devices offered there.
 
 use super::STOP_PATIENCE;
-use super::hotplug;
+use super::hotplug::{self, Matches};
 use super::manager::Inherited;
 use super::plan::SharePlan;
 use super::unit::{Retry, UnitContext, new_stop, run_device_host};
@@ -45,7 +45,23 @@ pub(super) struct Sharing {
     openings: Openings,
     /// The entries that are hotplug rules.
     rules: Vec<ShareWords>,
+    /// The devices that match a rule and cannot be opened, as of the last search.
+    blocked: Vec<Blocked>,
     next: u64,
+}
+
+/// A device that matches a rule and cannot be opened.
+struct Blocked {
+    rule: ShareWords,
+    problem: String,
+    /// A device is not reported at once: its node can be opened only once udev has set its permissions.
+    is_reported: bool,
+}
+
+impl Blocked {
+    fn problem(&self) -> String {
+        format!("share {}: {}", self.rule.device, self.problem)
+    }
 }
 
 /// The state of a device.
@@ -145,6 +161,7 @@ impl Sharing {
             devices: Vec::new(),
             openings: Openings::new().map_err(|error| ServiceError::os("eventfd", error))?,
             rules: Vec::new(),
+            blocked: Vec::new(),
             next: 0,
         })
     }
@@ -211,6 +228,7 @@ impl Sharing {
         self.request = request.clone();
         self.devices.clear();
         self.rules.clear();
+        self.blocked.clear();
         self.listen_again(inherited, cx);
     }
 
@@ -265,6 +283,7 @@ impl Sharing {
             done.started += 1;
         }
         self.look(cx);
+        self.report_blocked(cx);
         for rule in self.unmatched().filter(|rule| new_rules.contains(rule)) {
             (cx.emit)(Event::Waiting { device: rule.device.clone() });
         }
@@ -279,8 +298,18 @@ impl Sharing {
     /// Offers new devices that match the rules, withdraws unplugged ones, and retries failed ones. A device in use
     /// is not withdrawn: its user keeps the node, and gets the device again when it is back.
     pub(super) fn look(&mut self, cx: &UnitContext) {
+        self.look_with(&hotplug::find, cx);
+    }
+
+    fn look_with(&mut self, find: &dyn Fn(&ShareWords) -> Matches, cx: &UnitContext) {
+        let before = std::mem::take(&mut self.blocked);
         for rule in self.rules.clone() {
-            let mut found = hotplug::find(&rule);
+            let Matches { mut found, blocked } = find(&rule);
+            self.blocked.extend(blocked.into_iter().map(|problem| {
+                let is_known = |one: &Blocked| one.is_reported && one.rule == rule && one.problem == problem;
+                let is_reported = before.iter().any(is_known);
+                Blocked { rule: rule.clone(), problem, is_reported }
+            }));
             let (orders, openings) = (self.running.as_ref().map(|(orders, _)| orders), &self.openings);
             retain_found(&mut self.devices, &rule, &mut found, &mut |device| {
                 if device.progress == Progress::Opening {
@@ -302,6 +331,14 @@ impl Sharing {
             }
         }
         self.offer(cx, Device::waits);
+    }
+
+    /// Reports the devices that match a rule and cannot be opened, each one once.
+    pub(super) fn report_blocked(&mut self, cx: &UnitContext) {
+        for blocked in self.blocked.iter_mut().filter(|blocked| !blocked.is_reported) {
+            blocked.is_reported = true;
+            (cx.emit)(Event::Warning { problem: blocked.problem() });
+        }
     }
 
     /// Returns the name, with a number appended if another device already has it.
@@ -385,17 +422,19 @@ impl Sharing {
     /// Lists the devices that are not on offer, with the reason.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let own = self.retry.problem.iter().map(|problem| format!("share: {problem}"));
-        own.chain(self.devices.iter().filter_map(|device| {
+        let blocked = self.blocked.iter().filter(|blocked| blocked.is_reported).map(Blocked::problem);
+        own.chain(blocked).chain(self.devices.iter().filter_map(|device| {
             let waits = device.retry.problem.as_ref();
             let waits = waits.map(|problem| format!("share {}: {problem}", device.words.device));
             device.wrong.clone().or(waits)
         }))
     }
 
-    /// Returns the rules without a device.
+    /// Returns the rules without a device that is plugged in.
     fn unmatched(&self) -> impl Iterator<Item = &ShareWords> {
         let has_device = |rule: &ShareWords| {
-            self.devices.iter().any(|device| device.found.as_ref().is_some_and(|(own, _)| own == rule))
+            let is_found = |device: &Device| device.found.as_ref().is_some_and(|(own, _)| own == rule);
+            self.devices.iter().any(is_found) || self.blocked.iter().any(|blocked| blocked.rule == *rule)
         };
         self.rules.iter().filter(move |rule| !has_device(rule))
     }
@@ -591,6 +630,34 @@ mod tests {
         let mut now = vec![found("c"), found("d")];
         retain_found(&mut devices, &rule, &mut now, &mut withdraw);
         assert_eq!((nodes(&devices), now.len(), asked), (vec!["c".to_string()], 1, vec![0, 0, 1]));
+    }
+    #[test]
+    fn a_device_that_cannot_be_opened_is_a_problem_of_its_rule_and_reported_once() {
+        let text =
+            "[[share]]\ndevice = 'evdev:name=no such device*'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+        let (mut sharing, rules, mut cx) = started(text);
+        let (warn, warned) = mpsc::channel();
+        cx.emit = Arc::new(move |event| {
+            if let Event::Warning { problem } = event {
+                warn.send(problem).unwrap();
+            }
+        });
+        sharing.rules = rules;
+        let denied = "`no such device 1` is plugged in and cannot be opened: Permission denied";
+        let find = |_: &ShareWords| Matches { found: Vec::new(), blocked: vec![denied.into()] };
+        sharing.look_with(&find, &cx);
+        assert_eq!((sharing.problems().count(), sharing.waiting().count()), (0, 0), "udev may be at work");
+        for _ in 0..2 {
+            sharing.look_with(&find, &cx);
+            sharing.report_blocked(&cx);
+        }
+        let problem = format!("share evdev:name=no such device*: {denied}");
+        assert_eq!(sharing.problems().collect::<Vec<_>>(), [problem.as_str()]);
+        assert_eq!(warned.try_iter().collect::<Vec<_>>(), [problem]);
+        // It is unplugged.
+        sharing.look_with(&|_| Matches::default(), &cx);
+        assert_eq!((sharing.problems().count(), sharing.waiting().count()), (0, 1));
+        sharing.end();
     }
     /// Waits for the threads that open devices until `is_done`.
     fn finish_until(sharing: &mut Sharing, cx: &UnitContext, is_done: impl Fn(&Sharing) -> bool) {
