@@ -334,13 +334,13 @@ impl Supervisor {
         }
     }
 
-    fn handle_report(&mut self, Report { unit: id, progress }: Report) {
+    fn handle_report(&mut self, Report { unit: id, thread, progress }: Report) {
         if let Some(unit) = self.units.iter_mut().find(|unit| unit.id == id) {
             unit.handle_report(progress, now(), &self.cx);
         } else if let Some(sharing) = self.sharings.iter_mut().find(|sharing| sharing.id() == id)
             && let ThreadProgress::Ended { result, .. } = progress
         {
-            sharing.handle_end(result, &self.cx);
+            sharing.handle_end(thread, result, &self.cx);
         }
     }
 

@@ -16,7 +16,7 @@ use contract::Time;
 use modules::now;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
 use sys::listening::Listening;
 use sys::poller::Poller;
@@ -459,9 +459,10 @@ impl Sharing {
         self.offer(cx, |device| device.retry.is_due(at));
     }
 
-    /// Handles the end of the thread; schedules a retry unless it was stopped.
-    pub(super) fn handle_end(&mut self, result: Result<(), ServiceError>, cx: &UnitContext) {
-        if self.runs() || self.stop.is_requested() {
+    /// Handles the end of a thread; schedules a retry unless it was stopped, or was not the latest one.
+    pub(super) fn handle_end(&mut self, ended: ThreadId, result: Result<(), ServiceError>, cx: &UnitContext) {
+        let is_latest = self.running.as_ref().is_some_and(|(_, running)| running.thread().id() == ended);
+        if !is_latest || self.stop.is_requested() {
             return;
         }
         self.running = None;
@@ -658,6 +659,26 @@ mod tests {
         sharing.look_with(&|_| Matches::default(), &cx);
         assert_eq!((sharing.problems().count(), sharing.waiting().count()), (0, 1));
         sharing.end();
+    }
+    #[test]
+    fn a_thread_that_reports_its_end_before_it_returns_is_followed_by_a_retry() {
+        let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
+        let (mut sharing, devices, cx) = started(text);
+        sharing.apply(&devices, &cx, &mut Reloaded::default());
+        let (ends, waits) = mpsc::channel::<()>();
+        let latest = std::thread::spawn(move || assert!(waits.recv().is_err()));
+        let latest_id = latest.thread().id();
+        let (orders, earlier) = sharing.running.take().unwrap();
+        sharing.running = Some((orders, latest));
+        let failed = || Err(ServiceError::os("waiting", std::io::ErrorKind::OutOfMemory));
+        sharing.handle_end(earlier.thread().id(), failed(), &cx);
+        assert_eq!((sharing.devices(), sharing.retry_at()), (1, None));
+        sharing.handle_end(latest_id, failed(), &cx);
+        assert!(sharing.retry_at().is_some());
+        assert_eq!((sharing.devices(), sharing.problems().count()), (0, 1));
+        drop(ends);
+        sharing.end();
+        earlier.join().unwrap();
     }
     /// Waits for the threads that open devices until `is_done`.
     fn finish_until(sharing: &mut Sharing, cx: &UnitContext, is_done: impl Fn(&Sharing) -> bool) {

@@ -11,7 +11,7 @@ use flow::raw_path;
 use modules::now;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 use sys::event::Event as Wake;
 use sys::stop::Stop;
@@ -25,7 +25,16 @@ const STEADY_AFTER: Duration = Duration::from_secs(60);
 /// A report of a unit's thread.
 pub(super) struct Report {
     pub(super) unit: u64,
+    /// The thread that reports. It may not have returned yet.
+    pub(super) thread: ThreadId,
     pub(super) progress: ThreadProgress,
+}
+
+impl Report {
+    /// Makes a report of this thread.
+    fn new(unit: u64, progress: ThreadProgress) -> Report {
+        Report { unit, thread: thread::current().id(), progress }
+    }
 }
 
 pub(super) enum ThreadProgress {
@@ -256,7 +265,7 @@ fn spawn(
     let run = move || {
         // The receiver has gone if the supervisor has ended.
         let report = |progress| {
-            let _ = cx.to.send(Report { unit, progress });
+            let _ = cx.to.send(Report::new(unit, progress));
             cx.wake.signal();
         };
         let (mut emit, mut has_started) = (|event| (cx.emit)(event), false);
@@ -270,7 +279,7 @@ fn spawn(
         report(ThreadProgress::Ended { result, has_started });
     };
     let name = name.split(' ').next().unwrap_or(name).to_string();
-    let started = std::thread::Builder::new().name(name).spawn(run);
+    let started = thread::Builder::new().name(name).spawn(run);
     started.map_err(|error| ServiceError::os("starting a thread", error))
 }
 
