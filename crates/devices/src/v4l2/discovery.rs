@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use sys::v4l2::{self, CAPTURE, Capability, Direction, OUTPUT, STREAMING};
 
 const NODES: &str = "/dev";
+const SYSFS: &str = "/sys/class/video4linux";
 /// The driver name of v4l2loopback.
 pub(super) const LOOPBACK: &str = "v4l2 loopback";
 
@@ -80,6 +81,12 @@ pub(super) fn open(path: &Path) -> Result<Node, DeviceError> {
     Ok(Node { path: path.into(), descriptor, capability })
 }
 
+/// Describes a node that cannot be opened, by its name in `sysfs`, which needs no permission.
+fn unopened(sysfs: &Path, node: &Path) -> String {
+    let name = node.file_name().and_then(|node| fs::read_to_string(sysfs.join(node).join("name")).ok());
+    name.map_or_else(|| "video node".into(), |name| format!("{} (video node)", name.trim()))
+}
+
 /// Lists all cameras, and nodes that cannot be opened.
 pub(super) fn list() -> Vec<Listing> {
     let listing = |path: PathBuf| {
@@ -92,7 +99,7 @@ pub(super) fn list() -> Vec<Listing> {
             Ok(_) => None,
             Err(error) => Some(Listing {
                 spec,
-                summary: "video node".into(),
+                summary: unopened(Path::new(SYSFS), &path),
                 problem: Some(error.to_string()),
                 ours: false,
             }),
@@ -190,5 +197,15 @@ mod tests {
         let problem = problem(sink(path));
         assert!(problem.contains("sudo modprobe v4l2loopback video_nr=4711 exclusive_caps=1"), "{problem}");
         assert!(!missing_loopback("/dev/v4l/by-id/x").contains("video_nr"));
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_opened_has_the_name_of_its_camera() {
+        let sysfs = std::env::temp_dir().join(format!("outboard-v4l2-{}", std::process::id()));
+        fs::create_dir_all(sysfs.join("video7")).unwrap();
+        fs::write(sysfs.join("video7/name"), "UVC Camera: Front\n").unwrap();
+        assert_eq!(unopened(&sysfs, Path::new("/dev/video7")), "UVC Camera: Front (video node)");
+        assert_eq!(unopened(&sysfs, Path::new("/dev/video8")), "video node");
+        fs::remove_dir_all(&sysfs).unwrap();
     }
 }
