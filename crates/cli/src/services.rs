@@ -118,7 +118,19 @@ fn share_by_rule(words: ShareWords, events: Events) -> Result<(), Failure> {
     stop_on_signals(&stop)?;
     let tell = Arc::new(move |event| events.emit(event));
     let source = Source::Share(Box::new(words));
-    Ok(Supervisor::start(source, None, Passed::default(), tell)?.run(&stop)?)
+    let started = Supervisor::start(source, None, Passed::default(), tell);
+    Ok(started.map_err(explain_no_join)?.run(&stop)?)
+}
+
+/// Adds to an address in use that a pattern does not join the `share` there.
+fn explain_no_join(error: ServiceError) -> ServiceError {
+    match error {
+        ServiceError::Os { operation, error } if error.kind() == io::ErrorKind::AddrInUse => {
+            let advice = "a pattern cannot join a `share` that runs: put both into a run file";
+            ServiceError::os(operation, io::Error::new(error.kind(), format!("{error}; {advice}")))
+        }
+        other => other,
+    }
 }
 
 /// `outboard attach`. Without `--as`, the device's class chooses the application, possibly standard output.

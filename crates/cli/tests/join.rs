@@ -123,6 +123,13 @@ fn an_address_in_use_by_another_program_is_an_error() {
 }
 
 #[test]
+fn a_pattern_that_cannot_join_has_a_remedy() {
+    let (_first, address) = Service::share("pattern:rate=1", &[]);
+    let says = ["already in use", "a pattern cannot join a `share` that runs: put both into a run file"];
+    outboard(&["share", "evdev:name=no such device*", "--listen", &address]).refused(1, &says);
+}
+
+#[test]
 fn invalid_requests_to_the_local_socket_do_not_affect_its_flows() {
     let (mut first, address) = Service::share("pattern:rate=250", &[]);
     let mut attach = Service::start(&["attach", &format!("{address}/pattern"), "--as", "pattern", "--stats"]);
