@@ -462,12 +462,8 @@ impl ApplicationHost {
     fn refresh_known(&mut self) -> Result<(), ServiceError> {
         let Some(known) = &mut self.known else { return Ok(()) };
         known.refresh()?;
-        match self.peer_name() {
-            Some(_) => Ok(()),
-            None => {
-                Err(ServiceError::Peer(format!("{} is no longer a peer of this host", self.target.host())))
-            }
-        }
+        let gone = || ServiceError::Peer(format!("{} is no longer a peer of this host", self.target.host()));
+        self.peer_name().map(|_| ()).ok_or_else(gone)
     }
 
     /// Connects and performs the handshake; opens or resumes the session.
@@ -498,6 +494,9 @@ impl ApplicationHost {
     /// unreachable, and the session continues on the next one.
     fn continue_on(&mut self, mut stream: ControlStream, welcomed: &Welcomed) -> Result<(), ServiceError> {
         self.key = stream.peer();
+        let peer = self.known.as_mut().zip(self.key.as_ref());
+        // Only a later search for the peer uses its host name, so the directory may be read-only.
+        let _ = peer.map(|(known, key)| known.record_host_name(key, &welcomed.host));
         self.common.link.disconnect(&mut self.poller);
         self.common.workers.send(Command::LinksLost);
         self.common.peer = self.address.to_string();

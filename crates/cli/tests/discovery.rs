@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
-use support::users::{User, pair, paired};
+use support::users::{User, paired};
 use support::{PATIENCE, Scratch, Service, command, outboard};
 
 #[test]
@@ -67,12 +67,13 @@ fn an_announced_host_is_found_and_names_no_device() {
     assert_eq!(share.stop(), Some(0));
 }
 
-/// The host is renamed here, and announces the name that it calls itself. Other hosts may announce the same name.
+/// The host got another name here, and announces its host name. Other hosts may announce the same name.
 #[test]
 fn a_peer_is_found_by_its_announcement_and_then_by_its_place() {
     let (a, b) = (User::new(), User::new());
-    let [_, name] = pair(&a, &b);
-    b.says(&["peers", "rename", &name, "plant"]).done();
+    let (mut shown, with) = a.shows();
+    b.says(&["pair", &with, "--name", "plant"]).done();
+    shown.wait("paired");
     let (mut share, address) = a.shares("pattern:rate=100", &["--name", "plc", "--announce"]);
     let since = Instant::now();
     loop {

@@ -26,6 +26,9 @@ pub struct Peer {
     pub name: String,
     /// Its public key.
     pub key: PeerKey,
+    /// Its own host name, which it announces, unless it has or had this name here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_name: Option<String>,
     /// Its address at the last pairing, by name or number, without a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -65,7 +68,7 @@ struct FormerName {
 
 impl Peer {
     fn new(name: String, key: PeerKey, address: Option<String>) -> Peer {
-        Peer { name, key, address, places: Vec::new(), may_open: None, listed_in: None }
+        Peer { name, key, host_name: None, address, places: Vec::new(), may_open: None, listed_in: None }
     }
 }
 
@@ -122,10 +125,23 @@ impl Peers {
         self.peers.iter().find(|peer| peer.name == name)
     }
 
-    /// The present name of this host, and its former names.
+    /// The present name of this host, its former names, and its own host name.
     pub fn names_of<'p>(&'p self, peer: &'p Peer) -> impl Iterator<Item = &'p str> {
         let former = self.former.iter().filter(|former| former.key == peer.key);
-        std::iter::once(peer.name.as_str()).chain(former.map(|former| former.name.as_str()))
+        let names = std::iter::once(peer.name.as_str()).chain(former.map(|former| former.name.as_str()));
+        names.chain(peer.host_name.as_deref())
+    }
+
+    /// Records the host name that a host gives itself.
+    pub(crate) fn record_host_name(&mut self, key: &PeerKey, host: &str) {
+        let is_new = |peer: &&Peer| !self.names_of(peer).any(|name| name == host);
+        if self.of_key(key).filter(is_new).is_none() {
+            return;
+        }
+        let host = if is_name(host) { host.into() } else { as_name(host) };
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.key == *key) {
+            peer.host_name = Some(host);
+        }
     }
 
     /// Finds the host with this name. An error lists the names of all hosts.
@@ -206,6 +222,7 @@ impl Peers {
             if let Some(chosen) = chosen {
                 self.rename(&name, chosen)?;
             }
+            self.record_host_name(&key, claimed);
             return Ok(Added { name: chosen.map_or(name, String::from), claimed: None });
         }
         if self.peers.len() >= PEERS_MAX {
@@ -229,6 +246,7 @@ impl Peers {
         self.former.retain(|former| former.name != added.name);
         let name = added.name.clone();
         self.peers.push(Peer::new(name, key, address));
+        self.record_host_name(&key, claimed);
         Ok(added)
     }
 

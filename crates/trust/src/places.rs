@@ -129,14 +129,23 @@ impl Known {
     /// Records that the peer is at `place` (`HOST:PORT`), in the file too. Writes nothing if that is on record, so that the
     /// directory may be read-only then.
     pub fn record(&mut self, key: &PeerKey, place: &str) -> Result<(), ServiceError> {
+        self.change(|peers| peers.record(key, place))
+    }
+
+    /// Records the host name that the peer gives itself, like [`Known::record`].
+    pub fn record_host_name(&mut self, key: &PeerKey, host: &str) -> Result<(), ServiceError> {
+        self.change(|peers| peers.record_host_name(key, host))
+    }
+
+    fn change(&mut self, change: impl Fn(&mut Peers)) -> Result<(), ServiceError> {
         self.refresh()?;
-        let mut recorded = self.peers.clone();
-        recorded.record(key, place);
-        if recorded == self.peers {
+        let mut changed = self.peers.clone();
+        change(&mut changed);
+        if changed == self.peers {
             return Ok(());
         }
         self.trust.edit(|peers| {
-            peers.record(key, place);
+            change(peers);
             Ok(())
         })?;
         self.refresh().map(drop)

@@ -192,6 +192,42 @@ fn a_name_belongs_to_one_key_for_ever() {
     }
 }
 
+#[test]
+fn the_names_of_a_host_include_its_own_host_name() {
+    let [one, two, three] = [1, 2, 3].map(|byte| PeerKey([byte; 32]));
+    let mut peers = Peers::default();
+    peers.add("studio", None, one, None).unwrap();
+    peers.add("studio", Some("desk"), two, None).unwrap();
+    peers.add("studio", None, three, None).unwrap();
+    peers.rename("desk", "plant").unwrap();
+    let names = |peers: &Peers, name: &str| {
+        peers.names_of(peers.named(name).unwrap()).map(String::from).collect::<Vec<_>>()
+    };
+    let read = Peers::parse(&peers.emit().unwrap()).unwrap();
+    assert_eq!(names(&read, "studio"), ["studio"]);
+    assert_eq!(names(&read, "plant"), ["plant", "desk", "studio"]);
+    assert_eq!(names(&read, "studio-2"), ["studio-2", "studio"]);
+    // A line has the user's name for the host. A pairing and a session have its own.
+    peers.add_line(&line(2, "plant", None), &PeerKey([9; 32]), false).unwrap();
+    assert_eq!(names(&peers, "plant"), ["plant", "desk", "studio"]);
+    peers.add("lab", None, two, None).unwrap();
+    assert_eq!(names(&peers, "plant"), ["plant", "desk", "lab"]);
+    let user = User::new();
+    user.trust
+        .edit(|stored| {
+            *stored = peers;
+            Ok(())
+        })
+        .unwrap();
+    let mut known = Known::new(user.trust.clone()).unwrap();
+    for host in ["plant", "nas.lan", "a\nb"] {
+        known.record_host_name(&two, host).unwrap();
+    }
+    assert_eq!(names(known.peers(), "plant"), ["plant", "desk", "a-b"]);
+    known.record_host_name(&PeerKey([7; 32]), "stranger").unwrap();
+    assert_eq!(user.trust.peers().unwrap(), *known.peers());
+}
+
 /// Returns the line of a host whose key has this byte.
 fn line(byte: u8, name: &str, may_open: Option<&[&str]>) -> KeyLine {
     let may_open = may_open.map(|devices| devices.iter().map(|device| device.to_string()).collect());
