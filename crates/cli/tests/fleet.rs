@@ -165,4 +165,17 @@ fn the_hosts_of_a_directory_are_known_while_they_have_a_line() {
     reload();
     wait_until("the end of the attach", || used.child.try_wait().unwrap().is_some());
     assert_eq!(owner.peers().as_array().unwrap().len(), 1);
+    // All its hosts leave with the directory.
+    let mut used = attach(&lab, "cam");
+    used.wait("attached");
+    fs::remove_dir_all(&directory).unwrap();
+    fs::create_dir(owner.0.path("moved")).unwrap();
+    let moved = owner.0.path("moved/run.toml");
+    fs::copy(&file, &moved).unwrap();
+    let checked = owner.says(&["run", &moved, "--check"]).done();
+    let says = format!("{directory} is gone, and its hosts stay known: lab;");
+    assert!(checked.text().contains(&says), "{}", checked.text());
+    reload();
+    wait_until("the end of the attach", || used.child.try_wait().unwrap().is_some());
+    assert_eq!(owner.peers(), serde_json::json!([]));
 }

@@ -68,6 +68,12 @@ impl Trust {
         Trust::at(&files::state_directory()?)
     }
 
+    /// Opens this user's store if it has a list of known hosts that can be read.
+    pub fn existing() -> Option<Trust> {
+        let directory = files::state_directory().ok()?;
+        if directory.join(PEERS_FILE).exists() { Trust::at(&directory).ok() } else { None }
+    }
+
     /// Opens the store in this directory, and creates a private directory if there is none.
     pub fn at(directory: &Path) -> Result<Trust, ServiceError> {
         files::make_directory(directory)?;

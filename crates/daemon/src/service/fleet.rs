@@ -3,6 +3,7 @@
 
 use super::plan::text_at;
 use contract::ServiceError;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -18,17 +19,18 @@ const EXTENSION: &str = "peer";
 pub(super) struct Fleet {
     directory: String,
     lines: Vec<KeyLine>,
-    /// Files that are not read.
-    ignored: Vec<PathBuf>,
+    /// Remarks for the user: files that are not read, and hosts of directories that are gone.
+    pub(super) remarks: Vec<String>,
 }
 
 impl Fleet {
-    /// Reads the directory beside the run file at `path`; `None` if there is none. An error names the file and the line.
+    /// Reads the directory beside the run file at `path`. An error names the file and the line. `None` if there is no
+    /// directory and no known host is of one.
     pub(super) fn beside(path: &Path) -> Result<Option<Fleet>, ServiceError> {
         let directory = path.parent().unwrap_or(Path::new("")).join(DIRECTORY);
         let failed = |error| ServiceError::os(format!("reading {}", directory.display()), error);
         let entries = match fs::read_dir(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fleet::without(&directory)),
             entries => entries.map_err(failed)?,
         };
         check_writers(&directory)?;
@@ -60,7 +62,22 @@ impl Fleet {
         }
         // The path identifies the directory in the list of peers, wherever the service starts.
         let directory = fs::canonicalize(&directory).map_err(failed)?.display().to_string();
-        Ok(Some(Fleet { directory, lines, ignored }))
+        let mut remarks: Vec<_> = ignored.iter().map(|path| not_read(path)).collect();
+        remarks.extend(left_behind(&directory, &lines, &known_hosts()));
+        Ok(Some(Fleet { directory, lines, remarks }))
+    }
+
+    /// Returns the fleet of a directory that is missing: its hosts, if some are known, leave.
+    fn without(directory: &Path) -> Option<Fleet> {
+        let known = known_hosts();
+        if known.iter().all(|peer| peer.listed_in.is_none()) {
+            return None;
+        }
+        let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = fs::canonicalize(parent.unwrap_or(Path::new("."))).ok()?;
+        let directory = parent.join(DIRECTORY).display().to_string();
+        let remarks = left_behind(&directory, &[], &known);
+        Some(Fleet { directory, lines: Vec::new(), remarks })
     }
 
     /// Returns the known hosts as they will be, without an effect on the list.
@@ -75,20 +92,37 @@ impl Fleet {
         trust.edit(|peers| self.declare(peers, trust))
     }
 
-    /// Names the files that are not read.
-    pub(super) fn remarks(&self) -> Vec<String> {
-        let remark = |path: &PathBuf| {
-            format!(
-                "{} is not read: a file of key lines has a name that ends in .{EXTENSION}",
-                path.display()
-            )
-        };
-        self.ignored.iter().map(remark).collect()
-    }
-
     fn declare(&self, peers: &mut Peers, trust: &Trust) -> Result<(), ServiceError> {
         peers.declare(&self.directory, &self.lines, &trust.key())
     }
+}
+
+fn known_hosts() -> Peers {
+    Trust::existing().and_then(|trust| trust.peers().ok()).unwrap_or_default()
+}
+
+fn not_read(path: &Path) -> String {
+    format!("{} is not read: a file of key lines has a name that ends in .{EXTENSION}", path.display())
+}
+
+/// Names the hosts of other directories that are gone, for example because the run file was moved: no line removes them.
+fn left_behind(directory: &str, lines: &[KeyLine], known: &Peers) -> Vec<String> {
+    let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for peer in known.iter() {
+        if let Some(other) = peer.listed_in.as_deref().filter(|other| *other != directory)
+            && lines.iter().all(|line| line.key != peer.key)
+            && matches!(Path::new(other).try_exists(), Ok(false))
+        {
+            hosts.entry(other).or_default().push(&peer.name);
+        }
+    }
+    let remark = |(other, names): (&str, Vec<&str>)| {
+        let names = names.join(", ");
+        format!(
+            "{other} is gone, and its hosts stay known: {names}; `outboard peers remove NAME` removes one"
+        )
+    };
+    hosts.into_iter().map(remark).collect()
 }
 
 /// Refuses a file or directory with keys that every user can change.

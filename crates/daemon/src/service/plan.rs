@@ -224,7 +224,7 @@ impl Plan {
         let metrics = file.service.metrics.as_deref().map(crate::metrics::address).transpose()?;
         let listens: BTreeSet<_> = file.share.iter().filter_map(|words| words.listen.as_deref()).collect();
         let mut remarks: Vec<_> = listens.into_iter().filter_map(listen_remark).collect();
-        remarks.extend(fleet.iter().flat_map(Fleet::remarks));
+        remarks.extend(fleet.iter().flat_map(|fleet| fleet.remarks.iter().cloned()));
         let (attaches, connects) = (file.attach.clone(), file.connect.clone());
         Ok(Plan { shares, attaches, connects, metrics, fleet, remarks })
     }
