@@ -24,8 +24,9 @@ use wire::{ModuleFrame, ModuleReport};
 
 /// Most incidents that wait to be reported, per stage, and most of those that name lost messages.
 const INCIDENTS_MAX: [usize; 2] = [32, 1024];
-/// Most lines of standard error that are reported, per start.
+/// Most lines of standard error that are reported in an interval, per stage.
 const LINES_MAX: usize = 20;
+const LINES_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest error that a process reports; the rest is cut off.
 const ERROR_CHARACTERS_MAX: usize = 500;
 /// Interval between requests for reports on shared memory, while messages move: no stage needs a timer for it.
@@ -74,14 +75,22 @@ enum Blame {
     Outside,
 }
 
+/// Lines of standard error in the present interval, over all restarts.
+#[derive(Default)]
+struct LineCount {
+    since: Time,
+    shown: usize,
+    hidden: usize,
+}
+
 /// Data of one stage.
 struct StageState {
     module: Module,
     /// Output for its link.
     outbox: Outbox,
     incidents: Vec<Incident>,
-    /// Lines of its standard error since the start: their number, the last one.
-    lines: usize,
+    lines: LineCount,
+    /// The last line of its standard error since the start.
     last_line: Option<String>,
     /// The error with which it is about to exit.
     error: Option<String>,
@@ -109,12 +118,31 @@ impl StageState {
     }
 
     /// Records a line of standard error. A process on trial repeats the lines of those before it.
-    fn add_line(&mut self, line: String, is_on_trial: bool) {
-        self.lines += 1;
-        if self.lines <= LINES_MAX && !is_on_trial {
+    fn add_line(&mut self, line: String, is_on_trial: bool, now: Time) {
+        self.end_interval(now);
+        if !is_on_trial && self.lines.shown < LINES_MAX {
+            self.lines.shown += 1;
             self.add_incident(format!("prints: {line}"));
+        } else if !is_on_trial {
+            self.lines.hidden += 1;
         }
         self.last_line = Some(line);
+    }
+
+    fn end_interval(&mut self, now: Time) {
+        if now >= self.lines.since.after(LINES_INTERVAL) {
+            self.report_hidden_lines();
+            self.lines = LineCount { since: now, ..LineCount::default() };
+        }
+    }
+
+    fn report_hidden_lines(&mut self) {
+        let hidden = std::mem::take(&mut self.lines.hidden);
+        if hidden > 0 {
+            self.add_incident(format!(
+                "prints more than {LINES_MAX} lines in {LINES_INTERVAL:?}: {hidden} not shown"
+            ));
+        }
     }
 }
 
@@ -192,7 +220,7 @@ impl Supervisor {
             module,
             outbox: Outbox::default(),
             incidents: Vec::new(),
-            lines: 0,
+            lines: LineCount::default(),
             last_line: None,
             error: None,
             unread_frames: 0,
@@ -262,7 +290,7 @@ impl Supervisor {
             for frame in &stage_state.module.greeting {
                 group.queue_frame(stage, frame, 0);
             }
-            (stage_state.lines, stage_state.last_line, stage_state.error) = (0, None, None);
+            (stage_state.last_line, stage_state.error) = (None, None);
         }
         if let Some(shared) = &self.shared {
             group.set_window(shared.window.messages());
@@ -327,12 +355,14 @@ impl Supervisor {
                                 .add_loss(format!("lost {unanswered} messages: it exited without an answer"));
                         }
                         self.release_outputs();
+                        self.stages.iter_mut().for_each(StageState::report_hidden_lines);
                         self.state = State::Waiting(now);
                     }
                     Status::Failed { stage, why, blame } => self.on_failure(stage, &why, blame, now),
                 },
             }
         }
+        self.stages.iter_mut().for_each(|stage_state| stage_state.end_interval(now));
         self.release_outputs();
     }
 
@@ -376,7 +406,7 @@ impl Supervisor {
                     }
                     take_frame(frame, ledger, &mut stages[stage])?;
                 }
-                Event::Line(stage, line) => stages[stage].add_line(line, ledger.is_on_trial()),
+                Event::Line(stage, line) => stages[stage].add_line(line, ledger.is_on_trial(), now),
             }
             Ok(())
         });
@@ -598,7 +628,9 @@ impl Supervisor {
         let next_poll = self.blocked_at.filter(|_| is_running).map(|at| at.after(interval));
         let next_report =
             (self.is_report_due && is_running).then(|| self.reports_requested_at.after(REPORT_INTERVAL));
-        at.into_iter().chain(next_poll).chain(next_report).min()
+        let has_hidden = self.stages.iter().filter(|stage_state| stage_state.lines.hidden > 0);
+        let shown_at = has_hidden.map(|stage_state| stage_state.lines.since.after(LINES_INTERVAL)).min();
+        [at, next_poll, next_report, shown_at].into_iter().flatten().min()
     }
 
     pub(super) fn has_room(&self) -> bool {

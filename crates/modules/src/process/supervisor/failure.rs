@@ -1,7 +1,7 @@
 //! Failures of the processes of a run: silence, the report of a failure, the back-off before a restart.
 
 use super::super::group::PROBE;
-use super::{Blame, State, Status, Supervisor};
+use super::{Blame, StageState, State, Status, Supervisor};
 use crate::process::ledger::Death;
 use contract::{Time, interned};
 use std::time::Duration;
@@ -93,9 +93,10 @@ impl Supervisor {
         if let State::Running(group) = &mut self.state {
             unread = group.unread();
             for (stage, line) in group.last_lines() {
-                self.stages[stage].add_line(line, was_on_trial);
+                self.stages[stage].add_line(line, was_on_trial, now);
             }
         }
+        self.stages.iter_mut().for_each(StageState::report_hidden_lines);
         self.failures += 1;
         let is_early = self.ledger.committed() == 0 && !self.ledger.has_read(unread);
         if is_early && !is_outside && self.has_too_many_early_exits(now) {
