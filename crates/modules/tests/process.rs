@@ -314,18 +314,69 @@ while True:
 fn a_process_may_hold_messages_while_it_reads_control_frames() {
     let program = "
 import select, time
-done(0, 0)
+write(*read()); done(1, 1)
 created, body = read()
 until = time.monotonic() + 4.5
 while time.monotonic() < until:
     if select.select([3], [], [], 0.05)[0]: os.read(3, 4096)
-write(created, body); done(1, 1); read()
+write(created, body); done(2, 2); read()
 ";
     let module = Module { patience: Duration::from_secs(3), is_own: true, ..python(program, Half::Source) };
     let mut bench = Bench::new(module);
-    bench.feed(0..1);
-    bench.run(1);
+    for number in 0..2 {
+        bench.feed(number..number + 1);
+        bench.run(number as usize + 1);
+    }
     assert_eq!(bench.incidents, Vec::<String>::new());
+}
+
+/// It greets, and then loads a model, which takes a multiple of its patience.
+#[test]
+fn a_process_has_a_minute_until_its_first_output_at_every_start() {
+    let flag = std::env::temp_dir().join(format!("outboard-model-{}", std::process::id()));
+    let program = format!(
+        "
+import time
+frame(1, 0, struct.pack('<HIIHI', 1, 0, 0, 1, 4) + b'done' + struct.pack('<I', 4) + b'true')
+os.write(2, b'loading\\n')
+while not os.path.exists({flag:?}): time.sleep(0.01)
+done(0, 0)
+count = 0
+while True:
+    created, body = read()
+    count += 1
+    write(created, body); done(count, count)
+"
+    );
+    let mut bench = Bench::new(python(&program, Half::Source));
+    for number in 0..2 {
+        bench.feed(number..number + 1);
+        bench.advance(Duration::from_secs(1));
+        bench.wait_for("loading");
+        for _ in 0..5 {
+            bench.advance(Duration::from_secs(10));
+            bench.step();
+        }
+        assert_eq!(bench.incidents, ["source half prints: loading"]);
+        std::fs::write(&flag, "").unwrap();
+        bench.run(number as usize + 1);
+        std::fs::remove_file(&flag).unwrap();
+        kill(bench.pid().unwrap());
+        bench.wait_for("signal SIGKILL");
+        bench.incidents.clear();
+    }
+}
+
+#[test]
+fn a_process_that_never_answers_is_abandoned_and_the_error_names_the_option() {
+    let mut bench = Bench::new(module(&["sleep", "1000"], Half::Source));
+    bench.feed(0..1);
+    for _ in 0..25 {
+        bench.advance(Duration::from_secs(10));
+        bench.step();
+    }
+    let words = "the last one hung (no output for 60s; set patience=240s if it needs longer) and was killed";
+    assert!(bench.incidents.iter().any(|text| text.contains(words)), "{:?}", bench.incidents);
 }
 
 #[test]
@@ -663,7 +714,10 @@ fn a_program_that_scribbles_over_the_shared_memory_hurts_only_its_messages() {
     // A program that hides its death behind an empty ring hangs, until its patience is over.
     let patience = Duration::from_secs(2);
     let mut bench = Bench::shared_of(Module { patience, ..module(&[program.path()], Half::Source) }, 4);
-    bench.feed(0..21);
+    // Until its first output it would have a minute.
+    bench.feed(0..1);
+    bench.run(1);
+    bench.feed(1..21);
     bench.end();
     let came: Vec<u8> = bench.bodies.iter().map(|body| body[0]).collect();
     let expected: Vec<u8> = (0..21).filter(|number| number % 7 != 3).collect();

@@ -304,6 +304,11 @@ impl Ledger {
         self.handed == self.finished && self.partial == 0
     }
 
+    /// Returns true if the process has finished an input or made output.
+    pub(super) fn has_answered(&self) -> bool {
+        self.read > 0 || self.finished > self.process_first
+    }
+
     /// Returns true if the process reports `done`.
     pub(super) fn reports_done(&self) -> bool {
         self.reports_done

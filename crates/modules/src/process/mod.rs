@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | running | reports an error: it has 1 s to exit | running |
 //! | running | exits or is killed, hangs, sends garbage: its unfinished inputs are kept | waiting, with back-off from 10 ms, doubling to 5 s |
-//! | running | fails for the third time in 20 s, and no process has read a message yet | abandoned: messages are dropped and counted |
+//! | running | fails for the third time in 4 min (or 4 times the patience), and no process has read a message yet | abandoned: messages are dropped and counted |
 //! | running | exits with status 0 after the end of its input | waiting, without back-off |
 //! | waiting | the time is reached, and the era can continue | running; unfinished inputs are replayed, one at a time |
 //! | waiting | the flow has ended, and nothing is unfinished | ended |
@@ -32,8 +32,9 @@
 //! one that kills three processes is dropped and named (`ledger/trial.rs`, with a table). Then inputs are sent at full
 //! speed again. The death of any process of a run or chain ends all of them.
 //!
-//! A process *hangs* if it has unfinished input and no output for [`Module::patience`]; until its first output it
-//! has 20 s. A process that reports `done` may hold messages longer, if it reads its control descriptor: the link
+//! A process *hangs* if it has unfinished input and no output for [`Module::patience`]. Until its first output it has
+//! longer, because it may load a model: 12 times as long, up to 60 s, or after a restart twice the longest time that a
+//! first output took; and 20 s until it sends anything. A process that reports `done` may hold messages longer, if it reads its control descriptor: the link
 //! tests that with a frame of an unknown kind, which the process ignores.
 //!
 //! At the end of the flow the link closes the input of the process, which then sends all messages that it holds and

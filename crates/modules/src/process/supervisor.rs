@@ -175,8 +175,13 @@ pub(super) struct Supervisor {
     progress_at: Time,
     was_idle: bool,
     is_probed: bool,
-    /// The present processes have sent something.
+    /// The present processes have sent something; they have finished an input or made output.
     has_sent: bool,
+    has_answered: bool,
+    /// When the present processes were first seen.
+    started_at: Option<Time>,
+    /// Longest time from a start to the first answer.
+    slowest_start: Option<Duration>,
     /// When something was last found waiting for room without a notification.
     blocked_at: Option<Time>,
     /// When a process reported the error with which it is about to exit.
@@ -243,6 +248,9 @@ impl Supervisor {
             was_idle: true,
             is_probed: false,
             has_sent: false,
+            has_answered: false,
+            started_at: None,
+            slowest_start: None,
             blocked_at: None,
             error_at: None,
             attempts: 0,
@@ -303,7 +311,8 @@ impl Supervisor {
         self.starts += 1;
         self.committed_before = self.ledger.committed();
         (self.progress_at, self.was_idle, self.is_probed) = (now, true, false);
-        (self.is_renewing, self.has_sent) = (false, false);
+        (self.is_renewing, self.has_sent, self.has_answered) = (false, false, false);
+        self.started_at = None;
         (self.blocked_at, self.error_at) = (None, None);
         self.state = State::Running(Box::new(group));
     }
@@ -372,6 +381,7 @@ impl Supervisor {
         let (ledger, stages, has_covers) =
             (&mut self.ledger, &mut self.stages, self.shared.is_some() || self.has_words);
         let (error_at, is_shared) = (&mut self.error_at, self.shared.is_some());
+        let started_at = *self.started_at.get_or_insert(now);
         let mut has_moved = false;
         let outcome = group.read(now, |event| {
             match event {
@@ -411,6 +421,10 @@ impl Supervisor {
             Ok(())
         });
         self.has_sent |= has_moved;
+        if !self.has_answered && ledger.has_answered() {
+            self.has_answered = true;
+            self.slowest_start = self.slowest_start.max(Some(now.since(started_at)));
+        }
         self.is_report_due |= has_moved && self.shared.is_some();
         let status = match outcome {
             // The common case: output arrives and no input waits. Everything else can wait for the next full poll.

@@ -6,8 +6,11 @@ use crate::process::ledger::Death;
 use contract::{Time, interned};
 use std::time::Duration;
 
-/// Timeout until the first output: an interpreter starts slowly on a busy host.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout until the first frame or output: an interpreter starts slowly on a busy host.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Multiple of the patience until the first output, and its limit: a small host loads a model for up to a minute.
+const STARTUP_FACTOR: u32 = 12;
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a process to exit after it has reported an error. It prints the cause meanwhile.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// First and longest back-off before a restart.
@@ -15,9 +18,8 @@ const BACK_OFF: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(
 /// Failures without progress, after which the end of the flow no longer waits for a process: more than a message survives
 /// that an external signal kills.
 const ATTEMPTS_MAX: u32 = 14;
-/// Failures within [`EARLY_EXITS_TIME`], before any process has read a message, after which the module is abandoned.
+/// Failures before any process has read a message, within the time of one more start, after which the module is abandoned.
 const EARLY_EXITS_MAX: u32 = 3;
-const EARLY_EXITS_TIME: Duration = Duration::from_secs(20);
 
 impl Supervisor {
     /// Returns the time before the next start. It doubles with each failure without progress.
@@ -54,14 +56,27 @@ impl Supervisor {
         self.stages.iter().map(|stage_state| stage_state.module.patience).max().unwrap_or_default()
     }
 
+    /// Longest silence of the present processes. A process may load a model before its first answer, so the first one has the
+    /// time for that, and later ones have twice the time that it took.
+    fn silence_max(&self) -> Duration {
+        let patience = self.patience();
+        let first = patience.saturating_mul(STARTUP_FACTOR).min(STARTUP_TIMEOUT);
+        let start = self.slowest_start.map_or(first, |slowest| slowest.saturating_mul(2).min(first));
+        match (self.has_answered, self.has_sent) {
+            (true, _) => patience,
+            (false, true) => patience.max(start),
+            (false, false) => patience.max(start).max(GREETING_TIMEOUT),
+        }
+    }
+
     pub(super) fn timeout_at(&self) -> Time {
-        let patience = if self.has_sent { self.patience() } else { self.patience().max(STARTUP_TIMEOUT) };
+        let silence = self.silence_max();
         let is_asked = self.is_probed || !self.ledger.reports_done();
-        self.progress_at.after(if is_asked { patience } else { patience / 2 })
+        self.progress_at.after(if is_asked { silence } else { silence / 2 })
     }
 
     pub(super) fn on_timeout(&mut self, now: Time) -> Status {
-        let patience = self.patience();
+        let silence = self.silence_max();
         let State::Running(group) = &mut self.state else { return Status::Alive };
         if self.ledger.reports_done() && !self.is_probed {
             self.is_probed = true;
@@ -74,7 +89,13 @@ impl Supervisor {
             (self.progress_at, self.is_probed) = (now, false);
             return Status::Alive;
         }
-        Status::failed(unresponsive.unwrap_or(0), format!("hung (no output for {patience:?}) and was killed"))
+        let stage = unresponsive.unwrap_or(0);
+        // Only programs of the user have the option.
+        let advice = match self.stages[stage].module.is_own {
+            true => String::new(),
+            false => format!("; set patience={}s if it needs longer", (4 * silence.as_secs()).max(60)),
+        };
+        Status::failed(stage, format!("hung (no output for {silence:?}{advice}) and was killed"))
     }
 
     /// A process reported an error, but does not exit.
@@ -121,8 +142,9 @@ impl Supervisor {
 
     /// Counts a failure before any process has read a message. Returns whether there are too many.
     fn has_too_many_early_exits(&mut self, now: Time) -> bool {
+        let time = self.patience().max(STARTUP_TIMEOUT) * (EARLY_EXITS_MAX + 1);
         let (count, since) = &mut self.early_exits;
-        if *count == 0 || now.since(*since) > EARLY_EXITS_TIME {
+        if *count == 0 || now.since(*since) > time {
             (*count, *since) = (0, now);
         }
         *count += 1;
