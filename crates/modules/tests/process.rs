@@ -2,6 +2,7 @@
 
 use contract::{Half, Input, Link, Message, Outbox, Port, Time};
 use modules::process::{Limits, Module, Process, SharedRun};
+use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -192,9 +193,13 @@ fn assert_numbers(bodies: &[Vec<u8>], values: std::ops::Range<u64>) {
 }
 
 fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
     // The process may have ended already.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    let _ = rustix::process::kill_process(pid, signal);
 }
 
 #[test]
@@ -377,6 +382,44 @@ fn a_process_that_never_answers_is_abandoned_and_the_error_names_the_option() {
     }
     let words = "the last one hung (no output for 60s; set patience=240s if it needs longer) and was killed";
     assert!(bench.incidents.iter().any(|text| text.contains(words)), "{:?}", bench.incidents);
+}
+
+/// The host is suspended for a minute while the process works on a message.
+#[test]
+fn after_a_suspend_a_process_has_half_of_its_patience() {
+    for reports_done in ["False", "True"] {
+        let program = format!(
+            "
+count = 0
+while True:
+    write(*read()); count += 1
+    if {reports_done}: done(count, count)
+"
+        );
+        let mut bench = Bench::new(python(&program, Half::Source));
+        bench.feed(0..1);
+        bench.run(1);
+        let pid = bench.pid().unwrap();
+        for is_healthy in [true, false] {
+            signal(pid, Signal::STOP);
+            bench.feed(1..2);
+            for time in [60, 0, 4] {
+                bench.advance(Duration::from_secs(time));
+                bench.poll_once();
+            }
+            assert_eq!(bench.incidents, Vec::<String>::new());
+            if is_healthy {
+                signal(pid, Signal::CONT);
+                bench.run(2);
+            }
+        }
+        // Its last report may have arrived after the jump.
+        for _ in 0..10 {
+            bench.advance(Duration::from_secs(1));
+            bench.poll_once();
+        }
+        assert!(bench.incidents[0].contains("hung (no output for 10s"), "{:?}", bench.incidents);
+    }
 }
 
 #[test]

@@ -34,8 +34,9 @@
 //!
 //! A process *hangs* if it has unfinished input and no output for [`Module::patience`]. Until its first output it has
 //! longer, because it may load a model: 12 times as long, up to 60 s, or after a restart twice the longest time that a
-//! first output took; and 20 s until it sends anything. A process that reports `done` may hold messages longer, if it reads its control descriptor: the link
-//! tests that with a frame of an unknown kind, which the process ignores.
+//! first output took; and 20 s until it sends anything. A process that reports `done` may hold messages longer, if it
+//! reads its control descriptor: the link tests that with a frame of an unknown kind, which the process ignores. It
+//! sends the frame at half of that time.
 //!
 //! At the end of the flow the link closes the input of the process, which then sends all messages that it holds and
 //! exits with status 0. The end waits while unfinished inputs are replayed ([`Link::is_settling`]).

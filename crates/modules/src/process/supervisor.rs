@@ -174,7 +174,8 @@ pub(super) struct Supervisor {
     is_report_due: bool,
     progress_at: Time,
     was_idle: bool,
-    is_probed: bool,
+    /// When half of the allowed silence had passed.
+    probed_at: Option<Time>,
     /// The present processes have sent something; they have finished an input or made output.
     has_sent: bool,
     has_answered: bool,
@@ -246,7 +247,7 @@ impl Supervisor {
             is_report_due: false,
             progress_at: Time::ZERO,
             was_idle: true,
-            is_probed: false,
+            probed_at: None,
             has_sent: false,
             has_answered: false,
             started_at: None,
@@ -310,7 +311,7 @@ impl Supervisor {
         self.incarnation = self.incarnation.saturating_add(1);
         self.starts += 1;
         self.committed_before = self.ledger.committed();
-        (self.progress_at, self.was_idle, self.is_probed) = (now, true, false);
+        (self.progress_at, self.was_idle, self.probed_at) = (now, true, None);
         (self.is_renewing, self.has_sent, self.has_answered) = (false, false, false);
         self.started_at = None;
         (self.blocked_at, self.error_at) = (None, None);
@@ -531,7 +532,7 @@ impl Supervisor {
             // The common case: the output is collected when it arrives.
             State::Running(group) if pushed.is_some() || self.ledger.has_next() => {
                 if std::mem::take(&mut self.was_idle) {
-                    (self.progress_at, self.is_probed) = (now, false);
+                    (self.progress_at, self.probed_at) = (now, None);
                 }
                 match pushed {
                     Some(true) => group.wake(),

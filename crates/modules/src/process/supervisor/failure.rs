@@ -47,7 +47,7 @@ impl Supervisor {
         let is_input_ended = matches!(&self.state, State::Running(group) if group.is_input_ended());
         let is_idle = self.ledger.is_idle() && !is_input_ended;
         if is_idle || has_moved || self.was_idle {
-            (self.progress_at, self.is_probed) = (now, false);
+            (self.progress_at, self.probed_at) = (now, None);
         }
         self.was_idle = is_idle;
     }
@@ -69,24 +69,27 @@ impl Supervisor {
         }
     }
 
+    /// The boot clock runs on while the host is suspended, so the second half of the silence begins with the probe.
     pub(super) fn timeout_at(&self) -> Time {
         let silence = self.silence_max();
-        let is_asked = self.is_probed || !self.ledger.reports_done();
-        self.progress_at.after(if is_asked { silence } else { silence / 2 })
+        match self.probed_at {
+            None => self.progress_at.after(silence / 2),
+            Some(at) => self.progress_at.after(silence).max(at.after(silence / 2)),
+        }
     }
 
     pub(super) fn on_timeout(&mut self, now: Time) -> Status {
         let silence = self.silence_max();
         let State::Running(group) = &mut self.state else { return Status::Alive };
-        if self.ledger.reports_done() && !self.is_probed {
-            self.is_probed = true;
+        if self.probed_at.is_none() {
+            self.probed_at = Some(now);
             group.queue_frame_all(&PROBE, 0);
             group.write(&mut self.ledger);
             return Status::Alive;
         }
         let unresponsive = group.unresponsive();
         if self.ledger.reports_done() && unresponsive.is_none() && !group.is_input_ended() {
-            (self.progress_at, self.is_probed) = (now, false);
+            (self.progress_at, self.probed_at) = (now, None);
             return Status::Alive;
         }
         let stage = unresponsive.unwrap_or(0);
