@@ -19,7 +19,8 @@ pub(crate) fn confined(words: Confined) -> Result<(), Failure> {
     let confinement = Confinement { memory_bytes: words.memory, reads, is_required: !words.possible };
     confine(&program, &confinement)
         .map_err(|error| Failure::Failed(format!("cannot isolate {name}: {error}")))?;
-    // A Python program would try to store what it compiled, and the watcher would name the refused call.
-    let error = Command::new(&program).args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").exec();
+    // A Python program would try to store its compiled code, and to look up its home, and the watcher would name the refused calls.
+    let environment = [("PYTHONDONTWRITEBYTECODE", "1"), ("HOME", "/")];
+    let error = Command::new(&program).args(arguments).envs(environment).exec();
     Err(Failure::Failed(format!("cannot start {}: {error}", program.display())))
 }

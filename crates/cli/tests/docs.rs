@@ -230,7 +230,8 @@ impl Site<'_> {
 
     fn command(&self, line: &str) -> Command {
         let program = Path::new(env!("CARGO_BIN_EXE_outboard")).parent().unwrap();
-        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default());
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{}{path}", program.display(), python_directory());
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.scratch.path("work")).env("PATH", path);
         command.env("HOME", self.scratch.path("home")).env("XDG_STATE_HOME", self.scratch.path("state"));
@@ -367,10 +368,25 @@ fn known() -> PathBuf {
     KNOWN.get_or_init(make).clone()
 }
 
-/// Checks for the interpreters that a block uses. The test counts as skipped where one is missing.
+/// Returns the directory of the interpreter, with a colon behind it. The program in `PATH` may be a script that starts it, which
+/// an isolated program may not do.
+fn python_directory() -> &'static str {
+    static DIRECTORY: OnceLock<String> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let words = ["-c", "import os, sys; print(os.path.dirname(sys.executable) + ':')"];
+        let printed = Command::new("python3").args(words).output().map(|ended| ended.stdout);
+        String::from_utf8(printed.unwrap_or_default()).unwrap().trim().into()
+    })
+}
+
+/// Checks for the interpreters and the part of the kernel that a block uses. The test counts as skipped where one is missing.
 fn has_tools(block: &Block) -> bool {
     let tools = [(".py", "python3", "python3"), (".js", "node", "nodejs"), ("ffmpeg ", "ffmpeg", "ffmpeg")];
     let is_used = |mark: &str| block.setups.iter().chain(&block.code).any(|line| line.contains(mark));
+    if is_used("isolate=true") && sys::process::landlock_version().is_none() {
+        testkit::skip::until_vm("this kernel has no landlock");
+        return false;
+    }
     tools
         .iter()
         .all(|(mark, program, package)| !is_used(mark) || testkit::skip::has_program(program, package))

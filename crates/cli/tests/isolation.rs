@@ -110,6 +110,34 @@ fn a_refused_system_call_of_a_module_is_named() {
     assert_eq!(told["incidents"], serde_json::json!([refused]));
 }
 
+/// The guide puts the SDK beside the program.
+#[test]
+fn an_isolated_program_finds_what_lies_beside_it_if_reads_names_the_directory() {
+    if !testkit::skip::has_program("python3", "python3") {
+        return;
+    }
+    if sys::process::landlock_version().is_none() {
+        return testkit::skip::until_vm("this kernel has no landlock");
+    }
+    let scratch = Scratch::new();
+    let program = scratch.path("upper.py");
+    let text = "import outboard_module\noutboard_module.run(lambda body, created: body.upper())\n";
+    fs::write(&program, format!("#!{}\n{text}", python())).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::copy(format!("{}/outboard_module.py", sdk()), scratch.path("outboard_module.py")).unwrap();
+    let run = |reads: &str| {
+        let via = format!("exec(source=\"./upper.py\", isolate=true{reads})");
+        let mut program = command(&["connect", "pattern:count=20", "null", "--via", &via, "--json"]);
+        end(program.current_dir(scratch.path(".")).spawn().unwrap(), &via)
+    };
+    let told = run(", reads=\".\"").done().json();
+    assert_eq!((&told["messages"], &told["incidents"]), (&20.into(), &serde_json::json!([])));
+    let told = run("");
+    let hint = "(last line: ModuleNotFoundError: No module named 'outboard_module'): isolate=true hides files: \
+                name the directory with reads=DIR";
+    assert!(told.code == Some(1) && told.json()["incidents"].to_string().contains(hint), "{told:?}");
+}
+
 /// Built-in halves: if one restarts alone, the other cannot decode its output.
 #[test]
 fn built_in_pairs_survive_kills_of_their_processes() {

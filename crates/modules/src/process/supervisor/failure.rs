@@ -184,7 +184,8 @@ impl Supervisor {
         if let Some(line) = stage_state.last_line.as_ref().filter(is_news) {
             cause.push_str(&format!(" (last line: {line})"));
         }
-        cause.push_str(&memory_hint(stage_state.last_line.as_deref()));
+        // Only an isolated module has an environment of its own.
+        cause.push_str(hint(&cause, stage_state.module.environment.is_some()));
         cause
     }
 
@@ -216,12 +217,18 @@ impl Supervisor {
     }
 }
 
-/// A hint if the last line of standard error is about memory.
-fn memory_hint(last_line: Option<&str>) -> String {
-    let words =
-        ["MemoryError", "memory allocation of", "Cannot allocate memory", "out of memory", "bad_alloc"];
-    match last_line {
-        Some(line) if words.iter().any(|word| line.contains(word)) => ": it reached its memory limit".into(),
-        _ => String::new(),
+/// A hint if the cause is about memory, or about files that an isolated module does not see.
+fn hint(cause: &str, is_isolated: bool) -> &'static str {
+    const MEMORY: &[&str] =
+        &["MemoryError", "memory allocation of", "Cannot allocate memory", "out of memory", "bad_alloc"];
+    const FILES: &[&str] =
+        &["ModuleNotFoundError", "Cannot find module", "Permission denied", "permission denied", "No such file"];
+    let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
+    if has(MEMORY) {
+        return ": it reached its memory limit";
+    }
+    match is_isolated && has(FILES) {
+        true => ": isolate=true hides files: name the directory with reads=DIR",
+        false => "",
     }
 }
