@@ -1,5 +1,6 @@
 //! Starts a program with given descriptors, and queries the kernel about processes.
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -84,12 +85,52 @@ pub fn landlock_version() -> Option<u32> {
     u32::try_from(version).ok().filter(|version| *version > 0)
 }
 
+/// Returns true if this process and the programs that it starts may have no memory that is writable and executable
+/// (`PR_SET_MDWE(2const)`, or a filter of the service manager).
+pub fn denies_code() -> bool {
+    let protection = ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC;
+    let bytes = rustix::param::page_size();
+    // SAFETY: the kernel chooses the place of the new mapping.
+    match unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) } {
+        Ok(start) => {
+            // SAFETY: nothing else knows the mapping.
+            let _ = unsafe { munmap(start, bytes) };
+            false
+        }
+        Err(_) => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+
+    /// Not a test of its own: the next one starts it, because a process cannot get the right back.
+    #[test]
+    fn process_without_code() {
+        const PR_SET_MDWE: libc::c_int = 65;
+        if std::env::var_os("OUTBOARD_TEST_CODE").is_none() {
+            return;
+        }
+        // SAFETY: the call takes numbers alone.
+        let set = unsafe { libc::prctl(PR_SET_MDWE, 1, 0, 0, 0) };
+        assert!(set != 0 || denies_code());
+        // Before Linux 6.3 the kernel does not know it.
+        eprintln!("{}", if set == 0 { "denied" } else { "SKIPPED: this kernel has no PR_SET_MDWE" });
+    }
+
+    #[test]
+    fn a_process_knows_whether_its_programs_may_make_code() {
+        assert!(!denies_code());
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process::tests::process_without_code", "--nocapture"]);
+        let ended = command.env("OUTBOARD_TEST_CODE", "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(printed.contains("denied") || printed.contains("SKIPPED"), "{printed}");
+    }
 
     #[test]
     fn a_program_gets_its_descriptors_from_number_3_on() {

@@ -29,7 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use sys::descriptor::send_with;
 
 /// Kinds of the first message on a handle.
@@ -50,8 +50,15 @@ static SPAWNER: RwLock<Option<OwnedFd>> = RwLock::new(None);
 /// From now on the spawner at the other end of this socket ([`Spawner::socket`](super::Spawner::socket)) starts all
 /// processes of modules, and passes descriptors ([`sys::descriptor::pass`]). The last call counts.
 pub fn use_spawner(spawner: OwnedFd) {
+    denies_code();
     *SPAWNER.write().unwrap_or_else(PoisonError::into_inner) = Some(spawner);
     sys::descriptor::use_sender(pass);
+}
+
+/// Returns true if modules may have no memory that is writable and executable. A locked worker cannot ask, so it asks before.
+pub(super) fn denies_code() -> bool {
+    static DENIES: OnceLock<bool> = OnceLock::new();
+    *DENIES.get_or_init(sys::process::denies_code)
 }
 
 /// A request to the spawner. Encoding: a byte, for [`SpawnRequest::Start`] the flags for standard input and output,

@@ -2,6 +2,7 @@
 
 use super::super::group::PROBE;
 use super::{Blame, StageState, State, Status, Supervisor};
+use crate::process::launch::denies_code;
 use crate::process::ledger::Death;
 use contract::{Time, interned};
 use std::time::Duration;
@@ -156,8 +157,9 @@ impl Supervisor {
 
     /// The module does not start: drops its messages, and starts no other process.
     fn abandon(&mut self, stage: usize, why: &str) {
-        let cause = self.cause(stage, why);
+        let mut cause = self.cause(stage, why);
         let reason = interned(&format!("does not start: {cause}")).unwrap_or("does not start");
+        cause.push_str(code_hint(&cause, denies_code()));
         // The old state is dropped here, which kills the processes.
         self.state = State::Abandoned(reason);
         let all = format!("{EARLY_EXITS_MAX} processes in a row failed before they read a message");
@@ -221,8 +223,13 @@ impl Supervisor {
 fn hint(cause: &str, is_isolated: bool) -> &'static str {
     const MEMORY: &[&str] =
         &["MemoryError", "memory allocation of", "Cannot allocate memory", "out of memory", "bad_alloc"];
-    const FILES: &[&str] =
-        &["ModuleNotFoundError", "Cannot find module", "Permission denied", "permission denied", "No such file"];
+    const FILES: &[&str] = &[
+        "ModuleNotFoundError",
+        "Cannot find module",
+        "Permission denied",
+        "permission denied",
+        "No such file",
+    ];
     let has = |words: &[&str]| words.iter().any(|word| cause.contains(word));
     if has(MEMORY) {
         return ": it reached its memory limit";
@@ -230,5 +237,30 @@ fn hint(cause: &str, is_isolated: bool) -> &'static str {
     match is_isolated && has(FILES) {
         true => ": isolate=true hides files: name the directory with reads=DIR",
         false => "",
+    }
+}
+
+/// A hint if the programs of this process may have no memory that is writable and executable, and a program died as one that
+/// compiles its code while it runs.
+fn code_hint(cause: &str, denies_code: bool) -> &'static str {
+    let has_signal = ["SIGTRAP", "SIGABRT", "SIGILL", "SIGSEGV"].iter().any(|signal| cause.contains(signal));
+    match denies_code && has_signal {
+        true => {
+            ": this service denies memory that is writable and executable, which node needs: run `node --jitless`, or set \
+             MemoryDenyWriteExecute=no with `systemctl edit outboard`"
+        }
+        false => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_death_by_denied_memory_is_explained_where_it_is_denied() {
+        let cause = "was killed by signal SIGTRAP (last line: [node])";
+        assert!(code_hint(cause, true).contains("MemoryDenyWriteExecute=no"));
+        assert_eq!((code_hint(cause, false), code_hint("ended with status 1", true)), ("", ""));
     }
 }
