@@ -125,7 +125,7 @@ class Device:
     def readable(self):
         """`descriptor` has something to read: the device itself."""
 
-    descriptor = None  # a file or a number to wait for, for `readable`
+    descriptor = None  # a file or a number to wait for, for `readable`; it may change at any time
 
     def message(self, body, created):
         """Handles one message of the flow to the program."""
@@ -457,6 +457,7 @@ class _Runner:
 
 class _DeviceRunner(_Runner):
     is_present, has_ended = True, False
+    watched = None  # the number of the polled `descriptor`
 
     def greet(self):
         device = self.module
@@ -478,15 +479,13 @@ class _DeviceRunner(_Runner):
         poller = select.poll()
         poller.register(self.data_in, select.POLLIN)
         poller.register(self.control, select.POLLIN)
-        if device.descriptor is not None:
-            poller.register(device.descriptor, select.POLLIN)
-            own = device.descriptor if isinstance(device.descriptor, int) else device.descriptor.fileno()
         due = time.monotonic()
         while self.control and not self.has_ended and not (self.at_end and device.role == "application"):
             self.write()
             wait = None
             if device.period is not None:
                 wait = max(0, due - time.monotonic()) * 1000
+            self.watch(poller)
             ready = [descriptor for descriptor, _ in poller.poll(wait)]
             if self.data_in in ready:
                 self.receive()
@@ -494,7 +493,7 @@ class _DeviceRunner(_Runner):
                     poller.unregister(self.data_in)
             self.receive_frames(socket.MSG_DONTWAIT)
             self.handle_all()
-            if device.descriptor is not None and own in ready:
+            if self.watched in ready and self.watched == _number(device.descriptor):
                 device.readable()
             if device.period is not None and time.monotonic() >= due:
                 # A late tick delays the next ones; nothing is made up for.
@@ -507,6 +506,16 @@ class _DeviceRunner(_Runner):
             self.module.neutral()
         elif kind == _SNAPSHOT and self.is_present:
             self.module.snapshot()
+
+    def watch(self, poller):
+        """Polls the present `descriptor`: a handler may have closed one, and opened another."""
+        number = _number(self.module.descriptor)
+        if number != self.watched:
+            if self.watched is not None:
+                poller.unregister(self.watched)
+            if number is not None:
+                poller.register(number, select.POLLIN)
+            self.watched = number
 
     def set_present(self, is_present, why):
         if is_present == self.is_present:
@@ -570,6 +579,17 @@ def _control(number):
     except OSError:
         pass
     return None
+
+
+def _number(file):
+    """The number of a file to wait for; none of a closed one."""
+    if file is None or isinstance(file, int):
+        return file
+    try:
+        number = file.fileno()
+    except ValueError:
+        return None
+    return number if number >= 0 else None
 
 
 def _widen(descriptor):

@@ -217,6 +217,63 @@ fn every_sdk_drives_a_device() {
     });
 }
 
+/// Counts the waits of a Python program, and gives each file another number.
+const COUNTED: &str = r#"
+import atexit, builtins, os, select, sys
+class Poll:
+    count, real = 0, select.poll
+    def __init__(self): self.poller = Poll.real()
+    def __getattr__(self, name): return getattr(self.poller, name)
+    def poll(self, *wait):
+        Poll.count += 1
+        return self.poller.poll(*wait)
+select.poll = Poll
+def open(*words, **named):
+    os.open(os.devnull, os.O_RDONLY)
+    return builtins.open(*words, **named)
+atexit.register(lambda: print(Poll.count, file=sys.stderr))
+"#;
+
+/// The device of the README loses its hardware and finds it again, under another descriptor.
+#[test]
+fn a_device_in_python_is_unplugged_and_plugged_in_again() {
+    let scratch = Scratch::new();
+    if !testkit::skip::has_program("python3", "python3") {
+        return;
+    }
+    let page = std::fs::read_to_string(sdk().join("python/README.md")).unwrap();
+    let class = page.split("```python\n").find(|block| block.starts_with("class Button")).unwrap();
+    let (button, _) = class.split_once("```").unwrap();
+    let (fifo, script) = (scratch.path("fifo"), scratch.path("button.py"));
+    let module = format!("sys.path.insert(0, {:?})\nimport outboard_module\n", sdk().join("python"));
+    let button = button.replace("/dev/ttyACM0", &fifo).replace("wire\", 1", "wire\", 0.05");
+    std::fs::write(&script, [COUNTED, &module, &button].concat()).unwrap();
+    let plug = || {
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        std::fs::File::options().read(true).write(true).open(&fifo).unwrap()
+    };
+    let press = |mut hardware: std::fs::File, device: &Driven| {
+        std::io::Write::write_all(&mut hardware, b"down").unwrap();
+        assert_eq!(device.output().1, b"down");
+        // Only the device has it open now, and it finds no other.
+        std::fs::remove_file(&fifo).unwrap();
+        drop(hardware);
+        assert_eq!(device.frame().1, ModuleFrame::Absent("unplugged".into()));
+        device.is_quiet();
+    };
+    let hardware = plug();
+    let mut device = Driven::start(&["python3".into(), script]);
+    device.say(0, &hello("device", "", &[]));
+    assert!(matches!(device.frame().1, ModuleFrame::Hello { .. }));
+    press(hardware, &device);
+    let hardware = plug();
+    assert_eq!(device.frame().1, ModuleFrame::Present);
+    press(hardware, &device);
+    device.end_control();
+    let waits: u32 = device.ended().stderr.trim().parse().unwrap();
+    assert!(waits < 2000, "it waited {waits} times, without an event");
+}
+
 #[test]
 fn a_module_without_control_exits_with_success_when_its_reader_closes() {
     with_each("tests/conformance", |words| {

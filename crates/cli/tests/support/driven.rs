@@ -82,6 +82,11 @@ impl Driven {
         self.data = None;
     }
 
+    /// Ends the control channel, as a runner that is gone.
+    pub(crate) fn end_control(&self) {
+        self.control.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
     /// Returns the next message.
     #[track_caller]
     pub(crate) fn output(&self) -> Message {
