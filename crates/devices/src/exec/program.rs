@@ -20,7 +20,10 @@
 //! | [`GET_INPUT`] | the supervisor replies with [`INPUT`], and with the program's input if that is open |
 //! | [`CLOSE_INPUT`] | the supervisor closes the program's input |
 //! | [`BEGIN_PART`], [`END_PART`] | the supervisor remembers that a container is partly read |
-//! | end of the stream (`shutdown`, or all copies closed) | the supervisor kills the program |
+//! | end of the stream (`shutdown`, or all copies closed) | the supervisor kills all processes of the program's group |
+//!
+//! A program may exit and leave processes behind, which still write its output. So the supervisor stays until the end of the stream. Only
+//! then does it reap the program: until then no other process group can have its ID.
 //!
 //! | message of the supervisor, five bytes | |
 //! |---|---|
@@ -33,7 +36,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -215,8 +218,15 @@ impl Supervisor {
                 break self.kill();
             }
         };
+        self.input = None;
         // It fails if all other ends are closed.
         let _ = send(&self.control, &outcome.emit(), SendFlags::NOSIGNAL);
+        while matches!(
+            recv(&self.control, &mut [0; 1][..], RecvFlags::empty()),
+            Ok((1, _)) | Err(Errno::INTR)
+        ) {}
+        self.kill();
+        let _ = self.status(WaitIdOptions::empty());
     }
 
     /// Waits for the program, and without a timeout also for messages.
@@ -229,7 +239,7 @@ impl Supervisor {
     }
 
     fn outcome(&self) -> Option<Outcome> {
-        match waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+        match self.status(WaitIdOptions::NOWAIT) {
             Ok(None) | Err(Errno::INTR) => None,
             Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
                 (Some(status), _) => Outcome::Status(status),
@@ -237,6 +247,12 @@ impl Supervisor {
             }),
             Err(_) => Some(Outcome::Unknown),
         }
+    }
+
+    /// Returns the status of a program that has exited, and reaps it without `NOWAIT`.
+    fn status(&self, options: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
+        let options = options | WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        waitid(WaitId::PidFd(self.process.as_fd()), options)
     }
 
     /// Handles all received messages. Returns false at the end of the stream.
@@ -260,7 +276,6 @@ impl Supervisor {
     }
 
     fn kill(&mut self) -> Outcome {
-        // The shell is not reaped yet, so its process group ID cannot be reused.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let _ = self.poll(Some(REAP_TIMEOUT));
         self.outcome().unwrap_or(Outcome::Unknown)
@@ -270,11 +285,27 @@ impl Supervisor {
 /// Kills the program of this control socket and waits for its exit.
 pub(crate) fn release(control: BorrowedFd<'_>) {
     let _ = shutdown(control, Shutdown::Write);
-    // Best effort: without the wait the program exits a little later than this call.
+    // Best effort: without the wait the program exits a little later than this call. An outcome may be there already; the supervisor
+    // closes its end after it has killed the others.
     let _ = Poller::new().and_then(|mut poller| {
-        poller.register(control, true, false);
+        poller.register(control, false, false);
         poller.wait(Some(REAP_TIMEOUT))
     });
+}
+
+/// Returns the supervisor's next message without removing it (see the module comment).
+fn peek(control: BorrowedFd<'_>) -> io::Result<Option<[u8; REPLY_BYTES]>> {
+    let mut reply = [0; REPLY_BYTES];
+    loop {
+        return match recv(control, &mut reply[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((REPLY_BYTES, _)) => Ok(Some(reply)),
+            Err(Errno::AGAIN) => Ok(None),
+            // ECONNRESET: the supervisor exited with unread messages. It is returned once; the outcome follows.
+            Err(Errno::INTR | Errno::CONNRESET) => continue,
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error.into()),
+        };
+    }
 }
 
 /// The worker's side of a program. Dropping it kills the program.
@@ -291,7 +322,7 @@ impl Program {
         let mut program = Program { control, outcome: None, was_in_part: false };
         send(&program.control, &[GET_INPUT], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).or_else(|error| {
             match error {
-                // The supervisor has exited after it reported the outcome.
+                // The supervisor is gone.
                 Errno::PIPE | Errno::CONNRESET => Ok(0),
                 error => Err(error),
             }
@@ -299,7 +330,7 @@ impl Program {
         let mut poller = Poller::new()?;
         poller.register(program.control.as_fd(), true, false);
         poller.wait(Some(REPLY_TIMEOUT))?;
-        let input = match program.peek()? {
+        let input = match peek(program.as_fd())? {
             Some([INPUT, is_in_part, ..]) => {
                 program.was_in_part = is_in_part != 0;
                 program.take()?
@@ -338,7 +369,7 @@ impl Program {
     /// Returns the outcome if the program has exited.
     pub(crate) fn outcome(&mut self) -> Option<Outcome> {
         while self.outcome.is_none() {
-            match self.peek() {
+            match peek(self.as_fd()) {
                 // A reply to a previous worker, which was killed before it read the reply.
                 Ok(Some([INPUT, ..])) => drop(self.take()),
                 Ok(Some(bytes)) => self.outcome = Some(Outcome::parse(bytes)),
@@ -347,21 +378,6 @@ impl Program {
             }
         }
         self.outcome
-    }
-
-    /// Returns the supervisor's next message without removing it (see the module comment).
-    fn peek(&self) -> io::Result<Option<[u8; REPLY_BYTES]>> {
-        let mut reply = [0; REPLY_BYTES];
-        loop {
-            return match recv(&self.control, &mut reply[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-                Ok((REPLY_BYTES, _)) => Ok(Some(reply)),
-                Err(Errno::AGAIN) => Ok(None),
-                // ECONNRESET: the supervisor exited with unread messages. It is returned once; the outcome follows.
-                Err(Errno::INTR | Errno::CONNRESET) => continue,
-                Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) => Err(error.into()),
-            };
-        }
     }
 
     fn take(&mut self) -> io::Result<Option<OwnedFd>> {
@@ -385,8 +401,6 @@ impl AsFd for Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if self.outcome().is_none() {
-            release(self.control.as_fd());
-        }
+        release(self.control.as_fd());
     }
 }

@@ -114,17 +114,42 @@ fn unread_output_does_not_block_the_input() {
 fn dropping_kills_all_processes_of_the_program() {
     let scratch = Scratch::new();
     let path = scratch.path("pid");
-    let partner = open(&format!("exec:sleep 1000 & echo $! > {path}; wait"), Role::Device);
-    let mut pid = String::new();
-    eventually(|| {
-        pid = std::fs::read_to_string(&path).unwrap_or_default();
-        pid.ends_with('\n')
-    });
-    let state = format!("/proc/{}/stat", pid.trim());
-    assert!(std::path::Path::new(&state).exists());
-    drop(partner);
-    // The killed process may be a zombie until its new parent reaps it.
-    eventually(|| std::fs::read_to_string(&state).map_or(true, |stat| stat.contains(") Z ")));
+    // The program waits for its process, or exits before it.
+    for rest in ["wait", "true"] {
+        let partner = open(&format!("exec:sleep 1000 & echo $$ $! > {path}; {rest}"), Role::Device);
+        let mut pids = String::new();
+        eventually(|| {
+            pids = fs::read_to_string(&path).unwrap_or_default();
+            pids.ends_with('\n')
+        });
+        fs::remove_file(&path).unwrap();
+        let (shell, other) = pids.trim().split_once(' ').unwrap();
+        // An ended process may be a zombie until its parent reaps it.
+        let has_ended = |pid: &str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+        };
+        eventually(|| rest == "wait" || has_ended(shell));
+        assert!(!has_ended(other));
+        drop(partner);
+        eventually(|| has_ended(other));
+    }
+}
+
+#[test]
+fn the_output_of_a_process_that_outlives_its_program_flows() {
+    let scratch = Scratch::new();
+    let (path, held) = scratch.fifo("feed");
+    let mut device = open(&format!("exec:cat {path} & exit 0"), Role::Device);
+    let key = open_out(device.as_mut(), Format::Bytes, FlowClass::Reliable);
+    let mut feed = File::from(held);
+    for word in [b"one", b"two"] {
+        feed.write_all(word).unwrap();
+        assert_eq!(pull(device.as_mut(), key).unwrap().unwrap().body.into_bytes(), &word[..]);
+    }
+    // The program exited long ago, so its status is known at the end of the output.
+    drop(feed);
+    assert!(pull(device.as_mut(), key).unwrap().is_none());
 }
 
 fn hello(role: &str, format: &str, values: &[(&str, &str)]) -> Vec<u8> {
