@@ -19,7 +19,7 @@ mod tests;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::plain::{self, os};
 use crate::stream::{
-    Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter, now,
+    Channel, FRAME_OPTION, Framing, MAX_OPTION, MessageReader, MessageWriter, StreamReader, StreamWriter,
 };
 use contract::{
     Ctl, CtlReply, Description, DeviceClass, DeviceError, DeviceSpec, Direction, FlowKey, FlowOffer,
@@ -234,10 +234,10 @@ impl Running {
 impl ExecPartner {
     /// Reads and discards the output while the flow out is not open: otherwise the program would block on a full pipe.
     fn discard_output(&mut self) -> PartnerResult {
-        if !self.running.is_out_open {
-            while let Next::Message(_) = self.reader.next(now())? {}
+        match self.running.is_out_open {
+            true => Ok(()),
+            false => self.reader.discard(),
         }
-        Ok(())
     }
 }
 

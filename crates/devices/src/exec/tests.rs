@@ -111,6 +111,20 @@ fn unread_output_does_not_block_the_input() {
 }
 
 #[test]
+fn unread_output_is_no_message_and_has_no_end() {
+    for (prints, frame) in [("echo some words of text;", "container"), ("yes &", "line")] {
+        let spec = format!("exec:{prints} cat >/dev/null,frame={frame}");
+        let mut sink = open(&spec, Role::Application);
+        let key = push_all(sink.as_mut(), &[]);
+        let message = Message::new(Time(1), vec![b'x'; 1000]);
+        for _ in 0..64 {
+            eventually(|| matches!(sink.push(key, message.clone()).unwrap(), contract::Pushed::Taken));
+        }
+        eventually(|| matches!(sink.ctl(key, Ctl::Finish).unwrap(), CtlReply::Done));
+    }
+}
+
+#[test]
 fn dropping_kills_all_processes_of_the_program() {
     let scratch = Scratch::new();
     let path = scratch.path("pid");

@@ -7,8 +7,11 @@ use rustix::io::Errno;
 /// Size of a read buffer for lines and containers.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Reads of one call to `next`, at most, so that a long message does not starve the thread's other work.
+/// Reads of one call, at most, so that a long message does not starve the thread's other work.
 const READS_MAX: usize = 16;
+
+/// Bytes discarded with one read.
+const DISCARD_BYTES: usize = 4096;
 
 /// Reads a stream into pooled memory and splits it into messages without copying.
 #[derive(Debug)]
@@ -55,19 +58,42 @@ impl StreamReader {
         self.state == State::Ended
     }
 
+    /// Reads and discards bytes, which may be no messages.
+    pub(crate) fn discard(&mut self) -> PartnerResult {
+        let mut discarded = [0; DISCARD_BYTES];
+        for _ in 0..READS_MAX {
+            let read = self.channel.read(&mut discarded);
+            match self.checked(read)? {
+                None => break,
+                Some(0) => {
+                    self.state = State::Ended;
+                    break;
+                }
+                Some(count) => self.bytes += count as u64,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a read: `None` if there are none, 0 at the end.
+    fn checked(&self, read: rustix::io::Result<usize>) -> PartnerResult<Option<usize>> {
+        match read {
+            Ok(count) => Ok(Some(count)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            // A terminal that was hung up returns EIO instead of the end of file.
+            Err(Errno::IO) if rustix::termios::isatty(&self.channel) => Ok(Some(0)),
+            Err(Errno::CONNRESET) => Err(PartnerError::Gone(self.name.clone())),
+            Err(error) => Err(PartnerError::os(format!("reading {}", self.name), error)),
+        }
+    }
+
     /// Reads once. Returns true if there was data or the end.
     fn read(&mut self) -> PartnerResult<bool> {
         if std::mem::take(&mut self.is_emptied) {
             return Ok(false);
         }
-        let fresh = match self.buffer.read(&self.channel) {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            // A terminal that was hung up returns EIO instead of the end of file.
-            Err(Errno::IO) if rustix::termios::isatty(&self.channel) => 0,
-            Err(Errno::CONNRESET) => return Err(PartnerError::Gone(self.name.clone())),
-            Err(error) => return Err(PartnerError::os(format!("reading {}", self.name), error)),
-        };
+        let read = self.buffer.read(&self.channel);
+        let Some(fresh) = self.checked(read)? else { return Ok(false) };
         self.bytes += fresh as u64;
         self.is_emptied = fresh > 0 && !self.buffer.is_full() && self.channel.can_wait();
         if fresh == 0 {
