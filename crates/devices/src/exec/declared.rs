@@ -13,7 +13,7 @@
 use super::containers::ContainerReader;
 use super::frames::FrameSocket;
 use super::program::Program;
-use super::{Running, hello, name};
+use super::{EXIT_PATIENCE, Running, hello, name};
 use crate::flows::{Endpoint, FlowPartner, IN, OUT};
 use crate::plain::{self, os};
 use crate::stream::{Channel, Framing, MessageWriter, StreamWriter, now};
@@ -25,7 +25,6 @@ use contract::{
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use sys::memory::Words;
 use wire::ModuleFrame;
 use wire::formats::{evdev, motion};
@@ -36,8 +35,6 @@ const EARLY_FRAMES_MAX: usize = 16;
 const CHANGES_MAX: usize = 16;
 /// Messages dropped for one snapshot, at most: more than a socket holds.
 const STALE_MESSAGES_MAX: usize = 4096;
-/// Time between the end of the control frames and the exit of the program.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running program that has declared its flows.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! ```text
 //! broker                                  program
 //!   │ hello: role, format of the flow  ──►  │
-//!   │ ◄── hello: role, format, values       │   within [`hello_timeout`]
+//!   │ ◄── hello: role, format, values       │   within [`HELLO_TIMEOUT`]
 //! ```
 
 use contract::{Description, FlowClass, FlowDirection, FlowOffer, Format, Role};
@@ -15,15 +15,24 @@ use std::time::{Duration, Instant};
 use wire::module::{DEVICE_FRAME_BYTES_MAX, MODULE_HEADER_BYTES, MODULE_VERSION};
 use wire::{ModuleFrame, ModuleHeader};
 
-/// Time limit for a program's hello. An application starts in a thread of its own, and nothing else waits for it.
-fn hello_timeout(role: Role) -> Duration {
-    Duration::from_secs(match role {
-        Role::Device => 5,
-        Role::Application => 15,
-    })
-}
+/// Time limit for a program's hello: a small computer loads a large library before it.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest summary, bytes.
 const SUMMARY_BYTES_MAX: usize = 200;
+
+/// The end of a program's frames before its hello.
+#[derive(Debug)]
+pub(super) enum NoHello {
+    /// It has closed descriptor 3, perhaps by its exit.
+    Closed,
+    Problem(String),
+}
+
+impl From<String> for NoHello {
+    fn from(problem: String) -> NoHello {
+        NoHello::Problem(problem)
+    }
+}
 
 /// A program's account of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,22 +57,26 @@ pub(super) fn exchange(
     socket: BorrowedFd<'_>,
     role: Role,
     like: Option<&Description>,
-) -> Result<Declaration, String> {
-    let wait = hello_timeout(role);
-    let limit = (Instant::now() + wait, wait);
+) -> Result<Declaration, NoHello> {
+    let until = Instant::now() + HELLO_TIMEOUT;
     request(socket, role, like)?;
     let mut header = [0; MODULE_HEADER_BYTES];
-    receive(socket, &mut header, limit)?;
+    receive(socket, &mut header, until)?;
     let header = ModuleHeader::parse(&header).map_err(invalid)?;
     if header.length as usize > DEVICE_FRAME_BYTES_MAX {
-        return Err(format!(
+        return Err(NoHello::Problem(format!(
             "it sent a control frame of {} bytes, over the limit of {DEVICE_FRAME_BYTES_MAX}",
             header.length
-        ));
+        )));
     }
     let mut body = vec![0; header.length as usize];
-    receive(socket, &mut body, limit)?;
-    match ModuleFrame::parse(header.kind, &body).map_err(invalid)? {
+    receive(socket, &mut body, until)?;
+    Ok(declaration(ModuleFrame::parse(header.kind, &body).map_err(invalid)?, role)?)
+}
+
+/// Reads a program's first control frame.
+fn declaration(frame: ModuleFrame, role: Role) -> Result<Declaration, String> {
+    match frame {
         ModuleFrame::Hello { version, role: said, format, options } => {
             if version != MODULE_VERSION {
                 return Err(format!("its hello has version {version}, this host has {MODULE_VERSION}"));
@@ -110,33 +123,32 @@ fn hello(role: Role, like: Option<&Description>) -> ModuleFrame {
     ModuleFrame::Hello { version: MODULE_VERSION, role: role_name(role).into(), format, options }
 }
 
+/// Advice for a program without a hello.
+pub(super) const ADVICE: &str = "write it with `outboard_module` (sdk), or leave out frame=declared";
+
 /// Fills `into`, or fails at the deadline.
-fn receive(
-    socket: BorrowedFd<'_>,
-    into: &mut [u8],
-    (until, wait): (Instant, Duration),
-) -> Result<(), String> {
-    const ADVICE: &str = "write it with `outboard_module` (sdk), or leave out frame=declared";
+fn receive(socket: BorrowedFd<'_>, into: &mut [u8], until: Instant) -> Result<(), NoHello> {
     let mut filled = 0;
     while filled < into.len() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let seconds = wait.as_secs();
-            return Err(format!("it sent no hello on descriptor 3 within {seconds} s: {ADVICE}"));
+            let seconds = HELLO_TIMEOUT.as_secs();
+            return Err(NoHello::Problem(format!(
+                "it sent no hello on descriptor 3 within {seconds} s. It may still be starting: send the hello first and load \
+                 afterwards, in `start` of `outboard_module`. A program without a hello needs no frame=declared"
+            )));
         }
         let left = Timespec::try_from(left).ok();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], left.as_ref()) {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
-            Err(error) => return Err(format!("waiting for its hello: {error}")),
+            Err(error) => return Err(NoHello::Problem(format!("waiting for its hello: {error}"))),
         }
         match recv(socket, &mut into[filled..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => {
-                return Err(format!("it closed descriptor 3, or exited, without a hello: {ADVICE}"));
-            }
+            Ok((0, _)) | Err(Errno::CONNRESET) => return Err(NoHello::Closed),
             Ok((count, _)) => filled += count,
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(error) => return Err(format!("reading its hello: {error}")),
+            Err(error) => return Err(NoHello::Problem(format!("reading its hello: {error}"))),
         }
     }
     Ok(())
@@ -240,6 +252,14 @@ mod tests {
             let problem = declare(format, options).unwrap_err();
             assert!(problem.contains(words), "{problem}");
         }
+    }
+
+    #[test]
+    fn a_program_that_is_still_starting_gets_advice() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let refused = receive(std::os::fd::AsFd::as_fd(&ours), &mut [0], Instant::now());
+        let Err(NoHello::Problem(problem)) = refused else { panic!("{refused:?}") };
+        assert!(problem.contains("within 20 s. It may still be starting: send the hello first"), "{problem}");
     }
 
     #[test]

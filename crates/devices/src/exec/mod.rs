@@ -26,8 +26,10 @@ use contract::{
     FlowTemplate, Format, Interest, Message, ModuleEntry, Next, Opened, OptionSpec, Partner, PartnerError,
     PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Role, Time,
 };
+use hello::{ADVICE, NoHello};
 use program::{Outcome, Program, Started};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 /// The class `exec`.
 #[derive(Debug)]
@@ -59,6 +61,24 @@ fn refused(spec: &DeviceSpec, problem: String) -> DeviceError {
     DeviceError::Spec { what: format!("`exec:{}`", spec.target), problem }
 }
 
+/// Time between the end of the control frames and the exit of the program.
+const EXIT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Exchanges hellos, and gives the reason why there is none.
+fn exchange(
+    (frames, control): (BorrowedFd<'_>, BorrowedFd<'_>),
+    role: Role,
+    like: Option<&Description>,
+) -> Result<hello::Declaration, String> {
+    hello::exchange(frames, role, like).map_err(|error| match error {
+        NoHello::Problem(problem) => problem,
+        NoHello::Closed => match program::exit_within(control, EXIT_PATIENCE) {
+            Some(outcome) => format!("{outcome}, without a hello: {ADVICE}"),
+            None => format!("it closed descriptor 3 without a hello: {ADVICE}"),
+        },
+    })
+}
+
 /// Starts a program that declares its flows. A program that is started `again` may take its time: the partner checks that it declares
 /// the same.
 fn open_declared(
@@ -73,7 +93,7 @@ fn open_declared(
     let frames = frames.expect("the program was started with a socket for frames");
     let description = match again {
         Some(known) => hello::request(frames.as_fd(), role, None).map(|()| known.clone()),
-        None => hello::exchange(frames.as_fd(), role, like).and_then(|declared| {
+        None => exchange((frames.as_fd(), control.as_fd()), role, like).and_then(|declared| {
             like.filter(|_| role == Role::Application)
                 .map_or(Ok(()), |like| hello::check_flows(&declared, like))?;
             let plain = plain::description(spec, declared.flows, "stdout");
@@ -190,12 +210,10 @@ impl Running {
         let failure = match self.program.outcome() {
             None => return Ok(false),
             Some(Outcome::Status(0)) => return Ok(true),
-            Some(Outcome::Status(status)) => format!("it exited with status {status}"),
-            Some(Outcome::Signal(signal)) => format!("it was killed by signal {signal}"),
-            Some(Outcome::Unknown) => "it exited, and its status is unknown".into(),
+            Some(outcome) => outcome,
         };
         let operation = format!("running {}", self.name);
-        Err(PartnerError::Os { operation, error: std::io::Error::other(failure) })
+        Err(PartnerError::Os { operation, error: std::io::Error::other(failure.to_string()) })
     }
 
     /// Ends the program's input after everything is written, and waits for its exit.

@@ -39,11 +39,11 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
 };
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use std::{fmt, io};
 use sys::descriptor::{receive_with, send_with};
 use sys::poller::Poller;
 
@@ -72,6 +72,16 @@ pub(crate) enum Outcome {
     Signal(i32),
     /// The supervisor is gone.
     Unknown,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Status(status) => write!(to, "it exited with status {status}"),
+            Outcome::Signal(signal) => write!(to, "it was killed by signal {signal}"),
+            Outcome::Unknown => to.write_str("it exited, and its status is unknown"),
+        }
+    }
 }
 
 impl Outcome {
@@ -291,6 +301,14 @@ pub(crate) fn release(control: BorrowedFd<'_>) {
         poller.register(control, false, false);
         poller.wait(Some(REAP_TIMEOUT))
     });
+}
+
+/// Waits until the program of this control socket has exited. No worker may have used the socket.
+pub(super) fn exit_within(control: BorrowedFd<'_>, limit: Duration) -> Option<Outcome> {
+    let mut poller = Poller::new().ok()?;
+    poller.register(control, true, false);
+    poller.wait(Some(limit)).ok()?;
+    peek(control).ok().flatten().map(Outcome::parse)
 }
 
 /// Returns the supervisor's next message without removing it (see the module comment).
