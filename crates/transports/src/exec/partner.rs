@@ -37,8 +37,9 @@ const READ_BYTES: usize = 64 << 10;
 const JOINED_BYTES: usize = 64 << 10;
 /// Reads and messages of one pull, at most, so that a fast peer does not starve the rest of the event loop.
 const STEPS_MAX: usize = 64;
-/// Complete records at which a flush stops reading, because nobody pulls.
+/// Complete records, and their bytes, at which this end stops reading, because nobody pulls.
 const READY_RECORDS_MAX: usize = 64;
+const READY_BYTES_MAX: usize = 1 << 20;
 const REASSEMBLY_LIMITS: ReassemblyLimits = ReassemblyLimits {
     body_bytes_max: wire::BODY_BYTES_MAX,
     partials_max: 1024,
@@ -156,6 +157,14 @@ impl ExecPartner {
 
     // Sending.
 
+    /// Sends a signal that asks for a sign of life, or is one. Whatever waits to be written already does as well.
+    fn signal_life(&mut self, signal: Signal) -> PartnerResult {
+        if !self.is_writing() {
+            self.signal(signal);
+        }
+        self.flush()
+    }
+
     fn signal(&mut self, signal: Signal) {
         let content = [signal as u8];
         let sealer = self.seal.as_mut().map(|seal| &mut seal.sealer);
@@ -164,6 +173,9 @@ impl ExecPartner {
 
     /// Appends messages to the output. Returns false if there is nothing to send.
     fn fill(&mut self, declared: Declared) -> bool {
+        if self.splitter.is_some() || !self.queue.is_empty() {
+            self.silence.handle_sent(now());
+        }
         while self.output.len() < JOINED_BYTES {
             let sealer = self.seal.as_mut().map(|seal| &mut seal.sealer);
             if let Some(splitter) = &mut self.splitter {
@@ -191,7 +203,7 @@ impl ExecPartner {
     fn flush(&mut self) -> PartnerResult {
         if self.declared().is_none() {
             self.is_drained = false;
-            self.receive()?;
+            self.receive(1)?;
         }
         self.check()?;
         // The size of a message is not known before the program's hello.
@@ -209,9 +221,12 @@ impl ExecPartner {
                 Ok(count) => {
                     self.written += count;
                     self.counts.sent_bytes += count as u64;
-                    self.silence.handle_sent(now());
                 }
-                Err(error) if would_block(&error) => return Ok(()),
+                Err(error) if would_block(&error) => {
+                    // A program that takes nothing more shows no other sign.
+                    self.silence.handle_sent(now());
+                    return Ok(());
+                }
                 Err(error) => return self.end_or(error),
             }
         }
@@ -232,8 +247,13 @@ impl ExecPartner {
         }
     }
 
+    /// Returns whether the program has not taken all of the output.
+    fn is_writing(&self) -> bool {
+        self.written < self.output.len()
+    }
+
     fn is_unsent(&self) -> bool {
-        !self.queue.is_empty() || self.splitter.is_some() || self.written < self.output.len()
+        !self.queue.is_empty() || self.splitter.is_some() || self.is_writing()
     }
 
     fn flushed(&self) -> CtlReply {
@@ -246,10 +266,16 @@ impl ExecPartner {
 
     // Receiving.
 
-    /// Reads and handles messages until a record is complete.
-    fn receive(&mut self) -> PartnerResult {
+    /// Returns whether so many records wait for a pull that this end reads no more.
+    fn is_held_back(&self) -> bool {
+        self.reassembly.ready() >= READY_RECORDS_MAX || self.reassembly.ready_bytes() >= READY_BYTES_MAX
+    }
+
+    /// Reads and handles messages until this many records are complete.
+    fn receive(&mut self, records: usize) -> PartnerResult {
         for _ in 0..STEPS_MAX {
-            if self.reassembly.has_next() || matches!(self.receive_state, ReceiveState::Ended(_)) {
+            let is_enough = self.reassembly.ready() >= records || self.is_held_back();
+            if is_enough || matches!(self.receive_state, ReceiveState::Ended(_)) {
                 return Ok(());
             }
             self.check()?;
@@ -373,10 +399,7 @@ impl ExecPartner {
     fn take(&mut self, declared: Declared, content: Bytes) -> PartnerResult {
         if let [byte] = content[..] {
             match Signal::parse(byte) {
-                Some(Signal::Probe) => {
-                    self.signal(Signal::Answer);
-                    return self.flush();
-                }
+                Some(Signal::Probe) => return self.signal_life(Signal::Answer),
                 Some(Signal::End) => self.receive_state = ReceiveState::Ended(declared),
                 Some(Signal::Answer) => {}
                 None => self.counts.refused += 1,
@@ -389,13 +412,17 @@ impl ExecPartner {
             content.len() < READ_BYTES / 2 && Fragment::parse(&content).is_some_and(|part| part.count > 1);
         let content = if is_small_part { Bytes::copy_from_slice(&content) } else { content };
         let slab = Slab { number: self.slabs, bytes: content.len() };
-        self.reassembly.insert(content, slab, now());
-        Ok(())
+        let now = now();
+        self.reassembly.insert(content, slab, now);
+        match self.silence.take_answer(now) {
+            true => self.signal_life(Signal::Answer),
+            false => Ok(()),
+        }
     }
 
     fn next(&mut self) -> PartnerResult<Next> {
         self.run_timeouts()?;
-        self.receive()?;
+        self.receive(1)?;
         match self.reassembly.next() {
             Some((flow, body)) => {
                 self.flow = FlowKey(flow);
@@ -412,20 +439,28 @@ impl ExecPartner {
     fn run_timeouts(&mut self) -> PartnerResult {
         let now = now();
         self.reassembly.expire(now);
+        if self.is_over() {
+            return self.check();
+        }
         match self.silence.take_due(now) {
-            _ if matches!(self.receive_state, ReceiveState::Ended(_)) => Ok(()),
-            Due::Nothing => Ok(()),
             // Before the hello, nothing can be sent.
-            Due::Probe if self.declared().is_none() => Ok(()),
-            Due::Probe => {
-                self.signal(Signal::Probe);
-                self.flush()
-            }
+            Due::Probe if self.declared().is_some() => self.signal_life(Signal::Probe)?,
             Due::Lost => {
                 let patience = self.silence.patience.as_secs_f64();
-                self.fail(format!("nothing has arrived from the other host for {patience} s"))
+                return self
+                    .fail(format!("nothing has arrived from the other host for {patience} s (`patience`)"));
             }
+            Due::Probe | Due::Nothing => {}
         }
+        match self.is_held_back() && self.silence.take_answer(now) {
+            true => self.signal_life(Signal::Answer),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether nothing more arrives.
+    fn is_over(&self) -> bool {
+        matches!(self.receive_state, ReceiveState::Ended(_) | ReceiveState::Failed(_))
     }
 
     fn report(&self) -> CtlReply {
@@ -494,10 +529,11 @@ impl Partner for ExecPartner {
             Ctl::Report => Ok(self.report()),
             Ctl::Transport(TransportCtl::Received) => {
                 self.run_timeouts()?;
-                // Answers a probe, and takes the hello, while nobody pulls.
-                if self.reassembly.ready() < READY_RECORDS_MAX && !self.slot.is_held() {
-                    self.receive()?;
-                    self.is_drained = false;
+                // Answers probes, and takes the hello, while nobody pulls.
+                self.receive(READY_RECORDS_MAX)?;
+                self.is_drained = false;
+                if self.is_writing() {
+                    self.flush()?;
                 }
                 Ok(CtlReply::Count(self.counts.raw_bytes))
             }
@@ -534,7 +570,19 @@ impl Partner for ExecPartner {
         }
     }
 
+    /// The socket is read while nobody pulls, because the probes of the other host are behind its records.
     fn upkeep(&self) -> Readiness<'_> {
-        Readiness::never().or_at(self.silence.due_at()).or_at(self.reassembly.expires())
+        if self.is_over() {
+            return Readiness::never();
+        }
+        let mut wait = match self.is_held_back() {
+            true => Readiness::never().or_at(Some(self.silence.answer_at())),
+            false if self.has_message() => Readiness::now(),
+            false => Readiness::descriptor(self.socket.as_fd(), Interest::Read),
+        };
+        if self.is_writing() {
+            wait.descriptors[1] = Some((self.socket.as_fd(), Interest::Write));
+        }
+        wait.or_at(self.silence.due_at()).or_at(self.reassembly.expires())
     }
 }

@@ -2,17 +2,28 @@
 //!
 //! | state | event | next state | action |
 //! |---|---|---|---|
-//! | `Quiet` | a message was sent | `Waiting` | |
-//! | `Waiting` | [`PROBE_INTERVAL`] over | `Waiting` | send a probe, which the other host answers |
+//! | `Quiet` | a record is to be sent | `Waiting` | |
+//! | `Waiting` | the interval is over | `Waiting` | send a probe, which the other host answers |
 //! | `Waiting` | anything authentic has arrived | `Quiet` | |
 //! | `Waiting` | the patience is over | | the connection is lost |
 //!
-//! A connection at rest is `Quiet`, so neither host sends anything.
+//! A probe waits behind the records before it, on a slow connection for longer than the patience. A host therefore answers
+//! more than probes:
+//!
+//! | event | action |
+//! |---|---|
+//! | a probe arrives | send an answer |
+//! | a part of a record arrives | send an answer, at most one in an interval |
+//! | nobody pulls, so what arrives waits in the socket | send an answer in each interval |
+//!
+//! A connection at rest is `Quiet`, and answers demand no answer, so neither host sends anything.
 
 use contract::Time;
 use std::time::Duration;
 
-const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+const INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Intervals in the patience, at least.
+const INTERVALS_MIN: u32 = 4;
 
 #[derive(Debug)]
 enum State {
@@ -31,18 +42,24 @@ pub(super) enum Due {
 #[derive(Debug)]
 pub(super) struct Silence {
     pub(super) patience: Duration,
+    interval: Duration,
     state: State,
+    /// Time of the next answer that no probe has asked for.
+    answer_at: Time,
 }
 
 impl Silence {
     /// A new connection waits for the first message.
     pub(super) fn new(patience: Duration, now: Time) -> Silence {
-        Silence { patience, state: State::Waiting { since: now, probe_at: now.after(PROBE_INTERVAL) } }
+        let interval = INTERVAL_MAX.min(patience / INTERVALS_MIN);
+        let state = State::Waiting { since: now, probe_at: now.after(interval) };
+        Silence { patience, interval, state, answer_at: now }
     }
 
+    /// Handles that something waits for an answer.
     pub(super) fn handle_sent(&mut self, now: Time) {
         if let State::Quiet = self.state {
-            self.state = State::Waiting { since: now, probe_at: now.after(PROBE_INTERVAL) };
+            self.state = State::Waiting { since: now, probe_at: now.after(self.interval) };
         }
     }
 
@@ -55,7 +72,7 @@ impl Silence {
         match &mut self.state {
             State::Waiting { since, .. } if now >= since.after(self.patience) => Due::Lost,
             State::Waiting { probe_at, .. } if now >= *probe_at => {
-                *probe_at = now.after(PROBE_INTERVAL);
+                *probe_at = now.after(self.interval);
                 Due::Probe
             }
             _ => Due::Nothing,
@@ -68,6 +85,20 @@ impl Silence {
             State::Quiet => None,
             State::Waiting { since, probe_at } => Some(probe_at.min(since.after(self.patience))),
         }
+    }
+
+    /// Returns whether an answer that no probe has asked for is due now. The caller sends it.
+    pub(super) fn take_answer(&mut self, now: Time) -> bool {
+        let is_due = now >= self.answer_at;
+        if is_due {
+            self.answer_at = now.after(self.interval);
+        }
+        is_due
+    }
+
+    /// The time of the next such answer.
+    pub(super) fn answer_at(&self) -> Time {
+        self.answer_at
     }
 }
 
@@ -94,5 +125,19 @@ mod tests {
             Due::Lost,
             "later messages do not postpone it"
         );
+    }
+
+    #[test]
+    fn every_patience_has_room_for_probes_and_answers() {
+        let start = Time(7);
+        for patience in [SECOND / 10, SECOND, SECOND * 15] {
+            let mut silence = Silence::new(patience, start);
+            let mut count = |take: fn(&mut Silence, Time) -> bool| {
+                (0..1000).filter(|step| take(&mut silence, start.after(patience * *step / 1001))).count()
+            };
+            let probes = count(|silence, now| silence.take_due(now) == Due::Probe);
+            let answers = count(Silence::take_answer);
+            assert!((3..=30).contains(&probes) && (3..=30).contains(&answers), "{probes}, {answers}");
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::test_records::{WATCHDOG, figure, keys, pattern, pull, push, record};
-use contract::{Ctl, CtlReply, FlowKey, Pull, Pulled, TransportCtl};
+use contract::{Ctl, CtlReply, FlowKey, Message, Pull, Pulled, Pushed, Time, TransportCtl};
 use proptest::prelude::*;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -58,12 +59,61 @@ fn partner(socket: OwnedFd, sealed: Option<&SealKeys>, given: &[(&str, &str)]) -
 
 /// Returns both ends of a connection that two processes of `program` make.
 pub(crate) fn partners(program: &Path, sealed: bool, given: &[(&str, &str)]) -> [Box<dyn Partner>; 2] {
-    let command = format!("exec {} 127.0.0.1 {}", program.display(), free_port());
-    let mut keys = keys().into_iter();
-    [End::Accepted, End::Dialled].map(|end| {
-        let keys = keys.next().filter(|_| sealed);
-        partner(begin(&command, end), keys.as_ref(), given)
+    let port = free_port();
+    partners_at(program, [port, port], sealed, given)
+}
+
+/// Like [`partners`], with the ports of the program that listens and of the one that connects.
+fn partners_at(
+    program: &Path,
+    ports: [u16; 2],
+    sealed: bool,
+    given: &[(&str, &str)],
+) -> [Box<dyn Partner>; 2] {
+    let mut ends = [End::Accepted, End::Dialled].into_iter().zip(keys());
+    ports.map(|port| {
+        let (end, keys) = ends.next().expect("two of each");
+        let command = format!("exec {} 127.0.0.1 {port}", program.display());
+        partner(begin(&command, end), Some(&keys).filter(|_| sealed), given)
     })
+}
+
+/// Pushes records of these bytes, from this number to a limit, until the partner is full.
+fn push_some(partner: &mut dyn Partner, bytes: usize, numbers: std::ops::Range<u64>) -> u64 {
+    for number in numbers.clone() {
+        let message = Message::new(Time::ZERO, record(1, number, &pattern(bytes, number)));
+        match partner.push(FlowKey::DEFAULT, message).map_err(|(error, _)| error).expect("push") {
+            Pushed::Taken => {}
+            Pushed::Full(_) => return number,
+        }
+    }
+    numbers.end
+}
+
+/// Does the work of an event loop apart from records.
+fn run(partner: &mut dyn Partner) {
+    partner.ctl(FlowKey::DEFAULT, Ctl::Flush).expect("the connection lives");
+    partner.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)).expect("the connection lives");
+}
+
+/// Exchanges so many records of these bytes, both ways at once.
+fn exchange(ends: &mut [Box<dyn Partner>; 2], bytes: usize, counts: [u64; 2]) {
+    let (begun, mut pushed, mut arrived) = (Instant::now(), [0; 2], [0; 2]);
+    while arrived != [counts[1], counts[0]] {
+        for (number, end) in ends.iter_mut().enumerate() {
+            pushed[number] = push_some(end.as_mut(), bytes, pushed[number]..counts[number]);
+            run(end.as_mut());
+            while let Pulled::Message(_, message) =
+                end.pull(FlowKey::DEFAULT, Pull::Yours).expect("the connection lives")
+            {
+                let expected = record(1, arrived[number], &pattern(bytes, arrived[number]));
+                assert!(message.body.into_bytes() == expected.into_bytes());
+                arrived[number] += 1;
+            }
+        }
+        assert!(begun.elapsed() < WATCHDOG, "{pushed:?} pushed, {arrived:?} arrived");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Pulls until the partner fails; returns its error.
@@ -197,7 +247,103 @@ fn a_program_that_carries_nothing_loses_the_connection() {
     let socket = begin(&format!("{}; exec cat >/dev/null", prints(&hello(&[]))), End::Dialled);
     let mut partner = partner(socket, Some(&keys()[0]), &[("patience", "100ms")]);
     let problem = failure(partner.as_mut());
-    assert!(problem.contains("nothing has arrived from the other host for 0.1 s"), "{problem}");
+    assert!(problem.contains("nothing has arrived from the other host for 0.1 s (`patience`)"), "{problem}");
+}
+
+#[test]
+fn a_connection_at_rest_sends_nothing() {
+    let Some(program) = carrier() else { return };
+    let mut ends = partners(&program, true, &[]);
+    exchange(&mut ends, 1000, [1, 0]);
+    let begun = Instant::now();
+    while ends.iter().any(|end| end.upkeep().at.is_some()) {
+        ends.iter_mut().for_each(|end| run(end.as_mut()));
+        assert!(begun.elapsed() < WATCHDOG, "an end waits for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The application is paused: its host runs, and pulls nothing.
+#[test]
+fn a_connection_outlives_an_end_that_pulls_nothing() {
+    let Some(program) = carrier() else { return };
+    // A few records, and more than the sockets hold.
+    for limit in [3, u64::MAX] {
+        let [mut here, mut there] = partners(&program, true, &[("patience", "1s")]);
+        let mut poller = sys::poller::Poller::new().expect("a poller");
+        let (begun, mut pushed, mut turns) = (Instant::now(), 0, 0);
+        while begun.elapsed() < Duration::from_secs(3) {
+            pushed = push_some(here.as_mut(), 50_000, pushed..limit);
+            run(here.as_mut());
+            there.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)).expect("it lives");
+            let unsent = here.readiness(FlowKey::DEFAULT, contract::Direction::In);
+            let mut wait = Duration::from_millis(50);
+            for readiness in [unsent, here.upkeep(), there.upkeep()] {
+                for (descriptor, interest) in readiness.descriptors.into_iter().flatten() {
+                    let reads = interest == contract::Interest::Read;
+                    poller.register(descriptor, reads, !reads);
+                }
+                let at = readiness.at.map(|at| at.since(Time(sys::clock::boot_ns())));
+                wait = wait.min(at.unwrap_or(wait));
+            }
+            poller.wait(Some(wait)).expect("a wait");
+            turns += 1;
+        }
+        assert!(turns < 20_000, "{turns} turns, without an event");
+        let begun = Instant::now();
+        for number in 0..pushed {
+            let got = loop {
+                run(here.as_mut());
+                match there.pull(FlowKey::DEFAULT, Pull::Yours).expect("it lives") {
+                    Pulled::Message(_, message) => break message.body,
+                    _ => assert!(begun.elapsed() < WATCHDOG, "no record arrives"),
+                }
+            };
+            assert!(
+                got.into_bytes() == record(1, number, &pattern(50_000, number)).into_bytes(),
+                "record {number}"
+            );
+        }
+    }
+}
+
+/// Carries the bytes of a connection to `port`, so many in a second. Returns the port at which it waits.
+fn slow_relay(port: u16, bytes_per_second: u32) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let at = listener.local_addr().expect("an address").port();
+    let copy = |mut from: TcpStream, mut to: TcpStream, per_second: u32| {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            std::thread::sleep(Duration::from_secs(1) * count as u32 / per_second);
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    };
+    std::thread::spawn(move || {
+        let (dialled, _) = listener.accept().expect("a connection");
+        let accepted = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(accepted) => break accepted,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        let back = (accepted.try_clone().expect("a copy"), dialled.try_clone().expect("a copy"));
+        std::thread::spawn(move || copy(back.0, back.1, u32::MAX));
+        copy(dialled, accepted, bytes_per_second);
+    });
+    at
+}
+
+/// Everything that a program takes waits before a probe, for longer than the patience.
+#[test]
+fn a_flow_over_a_slow_connection_is_not_lost() {
+    let Some(program) = carrier() else { return };
+    let port = free_port();
+    let ports = [port, slow_relay(port, 150_000)];
+    let mut ends = partners_at(&program, ports, true, &[("patience", "2s")]);
+    exchange(&mut ends, 10_000, [0, 60]);
 }
 
 #[test]
