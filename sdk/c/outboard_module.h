@@ -109,9 +109,10 @@ typedef struct {
     /* Meets the other program. Options: end (`dialled` or `accepted`), peer (an address), device, driver (a number). It
      * returns early if descriptor 0 hangs up (POLLHUP): the connection is given up. */
     int (*start)(ob_module *module);
-    /* Carries one message to the other host. */
+    /* Carries one message to the other host: to a stream with `ob_carry_all`. */
     int (*message)(ob_module *module, unsigned char *body, size_t length, uint64_t created);
-    /* Called when `descriptor` is readable: `ob_send` each whole message that has arrived, with the time 0. */
+    /* Called when `descriptor` is readable, also within `ob_carry_all`: `ob_send` each whole message that has arrived, with the
+     * time 0. */
     int (*readable)(ob_module *module);
     int descriptor;
     /* For the program's own use. */
@@ -201,11 +202,18 @@ static int ob_reserve(ob_module *module, ob_buffer *buffer, size_t bytes) {
     return OB_OK;
 }
 
+static int ob_serve(ob_module *module, int is_carrying);
+
 static int ob_write_all(ob_module *module, int descriptor, struct iovec *slices, int count) {
     while (count > 0) {
         ssize_t written = writev(descriptor, slices, count);
         if (written < 0) {
             if (errno == EINTR) continue;
+            if (errno == EAGAIN && module->transport && descriptor == module->transport->descriptor) {
+                int error = ob_serve(module, 1);
+                if (error) return error;
+                continue;
+            }
             if (errno == EAGAIN) {
                 struct pollfd room = {descriptor, POLLOUT, 0};
                 poll(&room, 1, -1);
@@ -228,7 +236,21 @@ static int ob_write_all(ob_module *module, int descriptor, struct iovec *slices,
     return OB_OK;
 }
 
+/* Writes as much of the output of a transport as Outboard takes now. The rest stays. */
+static int ob_write_some(ob_module *module) {
+    ob_buffer *out = &module->out;
+    while (out->start < out->end) {
+        ssize_t count = send(1, out->bytes + out->start, out->end - out->start, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (count >= 0) out->start += (size_t)count;
+        else if (errno == EAGAIN) return OB_OK;
+        else if (errno == ENOTSOCK) return ob_problem(module, OB_FAILED, "descriptor 1 is no socket: run it with --transport exec:PROGRAM");
+        else if (errno != EINTR) return ob_problem(module, OB_CLOSED, strerror(errno));
+    }
+    return OB_OK;
+}
+
 static int ob_write(ob_module *module) {
+    if (module->transport) return ob_write_some(module);
     struct iovec slice = {module->out.bytes + module->out.start, module->out.end - module->out.start};
     module->out.start = module->out.end = 0;
     return slice.iov_len ? ob_write_all(module, 1, &slice, 1) : OB_OK;
@@ -449,7 +471,7 @@ static inline int ob_send(ob_module *module, const void *body, size_t length, ui
     ob_put(header + 4, created, 8);
     module->outputs++;
     int error;
-    if (length > OB_JOIN_BYTES) {
+    if (length > OB_JOIN_BYTES && !module->transport) {
         if ((error = ob_write(module)) != OB_OK) return error;
         struct iovec slices[2] = {{header, sizeof header}, {(void *)body, length}};
         return ob_write_all(module, 1, slices, 2);
@@ -459,6 +481,15 @@ static inline int ob_send(ob_module *module, const void *body, size_t length, ui
     if (length) memcpy(module->out.bytes + module->out.end + OB_CONTAINER, body, length);
     module->out.end += OB_CONTAINER + length;
     return module->out.end >= OB_BURST_BYTES ? ob_write(module) : OB_OK;
+}
+
+/* Writes all slices to the descriptor of a transport, which becomes one that does not block. Meanwhile `readable` is called: two
+ * programs that both only write wait for each other for ever. */
+static inline int ob_carry_all(ob_module *module, struct iovec *slices, int count) {
+    int descriptor = module->transport->descriptor, flags = fcntl(descriptor, F_GETFL);
+    if (flags < 0 || (!(flags & O_NONBLOCK) && fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0))
+        return ob_problem(module, OB_SYSTEM, strerror(errno));
+    return ob_write_all(module, descriptor, slices, count);
 }
 
 static int ob_send_frame(ob_module *module, int kind, const void *body, size_t length) {
@@ -880,6 +911,23 @@ static int ob_declare_transport(ob_module *module) {
     return error ? error : ob_write(module);
 }
 
+/* Waits until a transport can do something, and does it; while `is_carrying`, it takes no further message of Outboard. What Outboard
+ * has not taken keeps `readable` from being called, and nothing else: neither direction waits for the other one. */
+static int ob_serve(ob_module *module, int is_carrying) {
+    ob_transport *transport = module->transport;
+    int error, is_unwritten = module->out.start < module->out.end;
+    short outboard = (short)((is_carrying ? 0 : POLLIN) | (is_unwritten ? POLLOUT : 0));
+    short other = (short)((is_carrying ? POLLOUT : 0) | (is_unwritten ? 0 : POLLIN));
+    /* Descriptors 0 and 1 are one socket. A hangup is reported always, so it is not waited for in vain. */
+    struct pollfd ready[2] = {{0, outboard, 0}, {other && transport->descriptor > 0 ? transport->descriptor : -1, other, 0}};
+    if (poll(ready, 2, -1) < 0) return errno == EINTR ? OB_OK : ob_problem(module, OB_SYSTEM, strerror(errno));
+    if (is_carrying && ready[0].revents & (POLLHUP | POLLERR)) return ob_problem(module, OB_CLOSED, "the connection is given up");
+    if (!is_carrying && ready[0].revents & ~POLLOUT && (error = ob_receive(module)) != OB_OK) return error;
+    if (!is_unwritten && ready[1].revents & ~POLLOUT && transport->readable && (error = transport->readable(module)) != OB_OK)
+        return error;
+    return ob_write(module);
+}
+
 static int ob_run_transport_to_end(ob_module *module) {
     ob_transport *transport = module->transport;
     int error = ob_declare_transport(module);
@@ -898,10 +946,7 @@ static int ob_run_transport_to_end(ob_module *module) {
     for (;;) {
         if ((error = ob_handle_all(module)) != OB_OK || (error = ob_write(module)) != OB_OK) return error;
         if (module->at_end) return OB_OK;
-        struct pollfd ready[2] = {{0, POLLIN, 0}, {transport->descriptor > 0 ? transport->descriptor : -1, POLLIN, 0}};
-        if (poll(ready, 2, -1) < 0 && errno != EINTR) return ob_problem(module, OB_SYSTEM, strerror(errno));
-        if (ready[0].revents && (error = ob_receive(module)) != OB_OK) return error;
-        if (ready[1].revents && transport->readable && (error = transport->readable(module)) != OB_OK) return error;
+        if ((error = ob_serve(module, 0)) != OB_OK) return error;
     }
 }
 

@@ -135,14 +135,15 @@ class Transport {
   device = ''; // the name of the shared device
   driver = 0; // a number, equal on both hosts
 
-  /** Meets the other program: `end`, `peer`, `device` and `driver` are known. */
+  /** Meets the other program: `end`, `peer`, `device` and `driver` are known. May return a promise: messages come after it. */
   start() {}
-  /** Carries one message, a Buffer, to the other host. */
+  /** Carries one message, a Buffer, to the other host. May return a promise: the next message comes after it. */
   message(body) {}
-  /** Gives one message of the other host to Outboard. */
+  /** Gives one message of the other host to Outboard. Returns a promise if Outboard takes no more now: read on after it. */
   send(body) {
     this.runner.push(Buffer.from(body), 0n);
     this.runner.write();
+    return this.runner.drained();
   }
 }
 
@@ -191,6 +192,7 @@ class Runner {
     this.created = 0n;
     this.atEnd = false;
     this.isScheduled = false;
+    this.isWaiting = false;
     this.hasControl = !(module instanceof Transport) && isSocket(3);
     this.isGreeted = !this.hasControl;
   }
@@ -254,7 +256,7 @@ class Runner {
   handleAll() {
     for (;;) {
       while (this.frames.length > 0 && this.frames[0].at <= this.inputs) this.handleFrame(this.frames.shift());
-      if (this.data.bytes < CONTAINER_BYTES) return;
+      if (this.isWaiting || this.data.bytes < CONTAINER_BYTES) return;
       const header = this.data.peek(CONTAINER_BYTES);
       const length = header.readUInt32LE(0);
       if (length > BODY_BYTES_MAX) {
@@ -447,12 +449,18 @@ class DeviceRunner extends Runner {
 
 class TransportRunner extends Runner {
   run() {
+    this.guard(() => {
+      if (!isSocket(1)) throw new ModuleError('descriptor 1 is no socket: run it with --transport exec:PROGRAM');
+    });
+    // Its writes wait for nothing, so that messages of Outboard are carried while Outboard takes none.
+    this.output = new net.Socket({ fd: 1, readable: false, writable: true });
+    this.output.on('error', () => process.exit(0));
     const { bytes, reliable, ordered } = this.module;
     this.push(emitHello('transport', 'records', { bytes: `${bytes}`, reliable: `${reliable}`, ordered: `${ordered}` }), 0n);
     this.isGreeted = false;
     this.guard(() => this.write());
     process.stdin.on('data', (piece) => this.data.push(piece) || this.schedule());
-    process.stdin.on('end', () => process.exit(0));
+    process.stdin.on('end', () => process.exit(0)).on('error', () => process.exit(0));
   }
 
   turn() {
@@ -460,9 +468,33 @@ class TransportRunner extends Runner {
     this.handleAll();
   }
 
+  write() {
+    for (const piece of this.unwritten) this.output.write(piece);
+    this.unwritten = [];
+    this.unwrittenBytes = 0;
+  }
+
+  drained() {
+    if (!this.output.writableNeedDrain) return undefined;
+    this.room ??= new Promise((resolve) => this.output.once('drain', resolve)).then(() => { this.room = undefined; });
+    return this.room;
+  }
+
   handleOne(body) {
+    const wait = this.isGreeted ? this.module.message(body) : this.greetTransport(body);
+    if (!(wait instanceof Promise)) return;
+    this.isWaiting = true;
+    process.stdin.pause();
+    const goOn = () => {
+      this.isWaiting = false;
+      process.stdin.resume();
+      this.schedule();
+    };
+    wait.then(goOn, (error) => this.guard(() => { throw error; }));
+  }
+
+  greetTransport(body) {
     const transport = this.module;
-    if (this.isGreeted) return transport.message(body);
     const { version, role, options } = parseHello(body);
     if (version !== VERSION || role !== 'transport') {
       throw new ModuleError(`this program is no ${role} of version ${version}, but a transport`);
@@ -474,7 +506,7 @@ class TransportRunner extends Runner {
   }
 }
 
-/** Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file. */
+/** Returns whether a descriptor is a socket, and not any other file, which the shell may have passed on. */
 function isSocket(descriptor) {
   try {
     return fs.fstatSync(descriptor).isSocket();

@@ -179,10 +179,10 @@ class Transport:
         """Meets the other program, and sets `descriptor`. `wait(file)` returns when a file is readable."""
 
     def message(self, body):
-        """Carries one message to the other host."""
+        """Carries one message to the other host: to a stream with `carry_all`."""
 
     def readable(self):
-        """`descriptor` has something to read: messages of the other host."""
+        """`descriptor` has something to read, also within `carry_all`: messages of the other host."""
 
     descriptor = None  # a file or a number to wait for, for `readable`
 
@@ -197,6 +197,18 @@ class Transport:
     def send(self, body):
         """Gives one message of the other host to Outboard."""
         self._runner.push(body, 0)
+
+    def carry_all(self, data):
+        """Writes all of `data` to `descriptor`, which becomes one that does not block. Meanwhile `readable` is called: two programs
+        that both only write wait for each other for ever."""
+        number = _number(self.descriptor)
+        os.set_blocking(number, False)
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(number, rest) :]
+            except BlockingIOError:
+                self._runner.serve(is_carrying=True)
 
 
 def run(handler):
@@ -234,7 +246,7 @@ class _Runner:
         self.module = module
         module._runner = self
         self.data_in, self.data_out = data_in, data_out
-        self.control = None if control is None else _control(control)
+        self.control = None if control is None else _socket(control)
         self.buffer, self.start, self.filled = bytearray(_READ_BYTES), 0, 0
         self.at_end = False
         self.frames, self.received = [], bytearray()
@@ -354,15 +366,9 @@ class _Runner:
         pieces, self.unwritten, self.unwritten_bytes = self.unwritten, [], 0
         if pieces and max(map(len, pieces)) < 4096:
             pieces = [b"".join(pieces)]
-        first = 0
         try:
-            while first < len(pieces):
-                count = os.writev(self.data_out, pieces[first : first + _SLICES_MAX])
-                while first < len(pieces) and count >= len(pieces[first]):
-                    count -= len(pieces[first])
-                    first += 1
-                if count:
-                    pieces[first] = memoryview(pieces[first])[count:]
+            while pieces:
+                _skip(pieces, os.writev(self.data_out, pieces[:_SLICES_MAX]))
         except BrokenPipeError:
             raise Closed("the reader of the containers has gone") from None
 
@@ -533,6 +539,9 @@ class _TransportRunner(_Runner):
     def __init__(self, module):
         super().__init__(module, control=None)
         self.is_greeted = False
+        self.output = _socket(os.dup(self.data_out))
+        if not self.output:
+            raise ModuleError("descriptor 1 is no socket: run it with --transport exec:%s" % _name())
 
     def handle_one(self, body, created):
         transport = self.module
@@ -557,28 +566,63 @@ class _TransportRunner(_Runner):
                 raise ModuleError("no hello: run it with --transport exec:%s" % _name())
             self.receive()
             self.handle_all()
-        poller = select.poll()
-        poller.register(self.data_in, select.POLLIN)
-        if transport.descriptor is not None:
-            poller.register(transport.descriptor, select.POLLIN)
         while not self.at_end:
-            for descriptor, _ in poller.poll():
-                if descriptor == self.data_in:
-                    self.receive()
-                    self.handle_all()
-                else:
-                    transport.readable()
-            self.write()
+            self.serve()
+            self.handle_all()
+
+    def serve(self, is_carrying=False):
+        """Waits until the transport can do something, and does it; while `is_carrying`, it takes no further message of Outboard.
+        What Outboard has not taken keeps `readable` from being called, and nothing else: neither direction waits for the other."""
+        number, is_full = _number(self.module.descriptor), bool(self.unwritten)
+        outboard = (0 if is_carrying else select.POLLIN) | (select.POLLOUT if is_full else 0)
+        other = (select.POLLOUT if is_carrying else 0) | (0 if is_full else select.POLLIN)
+        poller = select.poll()
+        # Descriptors 0 and 1 are one socket. A hangup is reported always, so it is not waited for in vain.
+        poller.register(self.data_in, outboard)
+        if other and number is not None:
+            poller.register(number, other)
+        ready = dict(poller.poll())
+        found = ready.get(self.data_in, 0) & ~select.POLLOUT
+        if found and is_carrying:
+            raise Closed("the connection is given up")
+        if found:
+            self.receive()
+        if not is_full and ready.get(number, 0) & ~select.POLLOUT:
+            self.module.readable()
+        self.write()
+
+    def write(self):
+        """Writes as much as Outboard takes now. The rest stays."""
+        try:
+            while self.unwritten:
+                count = self.output.sendmsg(self.unwritten[:_SLICES_MAX], [], socket.MSG_DONTWAIT)
+                _skip(self.unwritten, count)
+                self.unwritten_bytes -= count
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            raise Closed("the connection is given up") from None
 
 
-def _control(number):
-    """Only a socket on descriptor 3 is the control channel: the shell may have passed on any other file."""
+def _socket(number):
+    """Returns the socket of this descriptor; `None` for any other file, which the shell may have passed on."""
     try:
         if stat.S_ISSOCK(os.fstat(number).st_mode):
             return socket.socket(fileno=number)
     except OSError:
         pass
     return None
+
+
+def _skip(pieces, count):
+    """Removes the first `count` bytes."""
+    whole = 0
+    while whole < len(pieces) and count >= len(pieces[whole]):
+        count -= len(pieces[whole])
+        whole += 1
+    del pieces[:whole]
+    if count:
+        pieces[0] = memoryview(pieces[0])[count:]
 
 
 def _number(file):

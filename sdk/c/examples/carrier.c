@@ -56,7 +56,7 @@ static int carry(ob_module *module, unsigned char *body, size_t length, uint64_t
     unsigned char header[4];
     ob_put(header, length, 4);
     struct iovec slices[2] = {{header, 4}, {body, length}};
-    return ob_write_all(module, module->transport->descriptor, slices, 2);
+    return ob_carry_all(module, slices, 2);
 }
 
 static int readable(ob_module *module) {
@@ -65,6 +65,7 @@ static int readable(ob_module *module) {
         if (!arrived) return ob_fail(module, "no memory");
     }
     ssize_t count = read(module->transport->descriptor, arrived + filled, OB_READ_BYTES);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return OB_OK;
     if (count <= 0) return ob_fail(module, "the other program has closed the connection");
     filled += (size_t)count;
     size_t from = 0, length;

@@ -12,8 +12,17 @@ class Carrier extends outboard.Transport {
 
   start() {
     const [host, port] = [process.argv[2], Number(process.argv[3]) + this.driver];
-    if (this.end === 'dialled') this.meet(net.connect(port, host));
-    else net.createServer().once('connection', (stream) => this.meet(stream)).listen(port);
+    return new Promise((resolve) => {
+      const meet = (stream) => resolve(this.meet(stream));
+      if (this.end === 'dialled') this.dial(port, host, meet);
+      else net.createServer().once('connection', meet).listen(port);
+    });
+  }
+
+  /** The other program may start later than this one. */
+  dial(port, host, meet) {
+    const stream = net.connect(port, host, () => meet(stream.removeAllListeners('error')));
+    stream.once('error', () => setTimeout(() => this.dial(port, host, meet), 50));
   }
 
   meet(stream) {
@@ -22,16 +31,20 @@ class Carrier extends outboard.Transport {
     let held = Buffer.alloc(0);
     stream.on('data', (piece) => {
       held = Buffer.concat([held, piece]);
+      let room;
       for (; held.length >= 4 && held.length >= 4 + held.readUInt32LE(0); held = held.subarray(4 + held.readUInt32LE(0))) {
-        this.send(held.subarray(4, 4 + held.readUInt32LE(0)));
+        room = this.send(held.subarray(4, 4 + held.readUInt32LE(0)));
       }
+      if (!room) return;
+      stream.pause();
+      room.then(() => stream.resume());
     });
   }
 
   message(body) {
     const header = Buffer.alloc(4);
     header.writeUInt32LE(body.length);
-    this.stream.write(Buffer.concat([header, body]));
+    if (!this.stream.write(Buffer.concat([header, body]))) return new Promise((resolve) => this.stream.once('drain', resolve));
   }
 }
 

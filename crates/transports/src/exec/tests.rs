@@ -12,27 +12,46 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+/// Buffers in which both directions of a busy connection are full soon.
+const SMALL_BUFFERS: &str = "
+    #define _GNU_SOURCE
+    #include <sys/socket.h>
+    static int small_socket(int family, int type, int protocol) {
+        int made = socket(family, type, protocol), bytes = 32 << 10;
+        setsockopt(made, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+        setsockopt(made, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+        return made;
+    }
+    #define socket small_socket
+";
+
 /// The example in C, built once. `None`: there is no compiler, and the test is skipped.
 pub(crate) fn carrier() -> Option<PathBuf> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let build = || {
-        if !testkit::skip::has_program("cc", "gcc") {
-            return None;
-        }
-        let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/c");
-        let binary = std::env::temp_dir().join(format!("outboard-carrier-{}", std::process::id()));
-        let mut compiler = Command::new("cc");
-        compiler
-            .args(["-std=c99", "-O1", "-I"])
-            .arg(&sdk)
-            .arg(sdk.join("examples/carrier.c"))
-            .arg("-o")
-            .arg(&binary);
-        let built = compiler.output().expect("the compiler starts");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        Some(binary)
-    };
-    BUILT.get_or_init(build).clone()
+    BUILT.get_or_init(|| build("carrier", "")).clone()
+}
+
+/// Builds the example in C behind these lines.
+fn build(name: &str, lines: &str) -> Option<PathBuf> {
+    if !testkit::skip::has_program("cc", "gcc") {
+        return None;
+    }
+    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/c");
+    let binary = std::env::temp_dir().join(format!("outboard-{name}-{}", std::process::id()));
+    let first = binary.with_extension("h");
+    std::fs::write(&first, lines).expect("write");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=c99", "-O1", "-I"])
+        .arg(&sdk)
+        .arg("-include")
+        .arg(&first)
+        .arg(sdk.join("examples/carrier.c"))
+        .arg("-o")
+        .arg(&binary);
+    let built = compiler.output().expect("the compiler starts");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(binary)
 }
 
 /// A free port, below those that the kernel gives to connections: no other one takes it meanwhile.
@@ -344,6 +363,45 @@ fn a_flow_over_a_slow_connection_is_not_lost() {
     let ports = [port, slow_relay(port, 150_000)];
     let mut ends = partners_at(&program, ports, true, &[("patience", "2s")]);
     exchange(&mut ends, 10_000, [0, 60]);
+}
+
+/// The command of a program of an SDK. `None`: the tool is missing, and the test is skipped.
+fn script(tool: &str, package: &str, path: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk").join(path);
+    testkit::skip::has_program(tool, package).then(|| PathBuf::from(format!("{tool} {}", path.display())))
+}
+
+fn javascript() -> Option<PathBuf> {
+    script("node", "nodejs", "js/examples/carrier.js")
+}
+
+/// A program in JavaScript that takes everything holds it in memory.
+#[test]
+fn a_program_in_javascript_takes_no_more_than_its_connection() {
+    let Some(program) = javascript() else { return };
+    let port = free_port();
+    let ports = [port, slow_relay(port, 1000)];
+    let [_there, mut here] = partners_at(&program, ports, true, &[("patience", "3600s")]);
+    let (begun, mut last, mut pushed, count) = (Instant::now(), (Instant::now(), 0.0), 0, 640);
+    while last.1 == 0.0 || last.0.elapsed() < Duration::from_secs(1) {
+        pushed = push_some(here.as_mut(), 100_000, pushed..count);
+        run(here.as_mut());
+        let sent = figure(here.as_mut(), "sent");
+        if sent > last.1 {
+            last = (Instant::now(), sent);
+        }
+        assert!(begun.elapsed() < WATCHDOG && sent < count as f64, "{sent} records sent");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_connection_that_is_busy_both_ways_is_not_lost() {
+    let python = script("python3", "python3", "python/tests/carrier.py");
+    for program in [build("small", SMALL_BUFFERS), python, javascript()].into_iter().flatten() {
+        let mut ends = partners(&program, true, &[("patience", "2s")]);
+        exchange(&mut ends, 100_000, [50, 50]);
+    }
 }
 
 #[test]
