@@ -288,10 +288,10 @@ fn a_connection_outlives_an_end_that_pulls_nothing() {
     let Some(program) = carrier() else { return };
     // A few records, and more than the sockets hold.
     for limit in [3, u64::MAX] {
-        let [mut here, mut there] = partners(&program, true, &[("patience", "1s")]);
+        let [mut here, mut there] = partners(&program, true, &[("patience", "2s")]);
         let mut poller = sys::poller::Poller::new().expect("a poller");
         let (begun, mut pushed, mut turns) = (Instant::now(), 0, 0);
-        while begun.elapsed() < Duration::from_secs(3) {
+        while begun.elapsed() < Duration::from_secs(5) {
             pushed = push_some(here.as_mut(), 50_000, pushed..limit);
             run(here.as_mut());
             there.ctl(FlowKey::DEFAULT, Ctl::Transport(TransportCtl::Received)).expect("it lives");
@@ -361,8 +361,8 @@ fn a_flow_over_a_slow_connection_is_not_lost() {
     let Some(program) = carrier() else { return };
     let port = free_port();
     let ports = [port, slow_relay(port, 150_000)];
-    let mut ends = partners_at(&program, ports, true, &[("patience", "2s")]);
-    exchange(&mut ends, 10_000, [0, 60]);
+    let mut ends = partners_at(&program, ports, true, &[("patience", "3s")]);
+    exchange(&mut ends, 10_000, [0, 90]);
 }
 
 /// The command of a program of an SDK. `None`: the tool is missing, and the test is skipped.
@@ -399,7 +399,7 @@ fn a_program_in_javascript_takes_no_more_than_its_connection() {
 fn a_connection_that_is_busy_both_ways_is_not_lost() {
     let python = script("python3", "python3", "python/tests/carrier.py");
     for program in [build("small", SMALL_BUFFERS), python, javascript()].into_iter().flatten() {
-        let mut ends = partners(&program, true, &[("patience", "2s")]);
+        let mut ends = partners(&program, true, &[("patience", "15s")]);
         exchange(&mut ends, 100_000, [50, 50]);
     }
 }
