@@ -63,7 +63,7 @@ pub(crate) fn check_convertible(from: &Geometry, to: &Geometry) -> Result<(), St
     let fourcc = String::from_utf8_lossy(&fourcc);
     Err(format!(
         "the pictures are {fourcc} of {width}x{height} now, and cannot be converted to the format that its readers expect: \
-         attach again"
+         share the device again, and attach again"
     ))
 }
 

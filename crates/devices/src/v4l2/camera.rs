@@ -148,8 +148,9 @@ impl Camera {
     }
 
     fn try_start(&mut self) -> io::Result<()> {
-        // Another program may have changed the format in the meantime.
-        self.geometry = match negotiate::camera(self.node.as_fd(), &self.name, &self.options) {
+        let announced = &self.properties.geometry;
+        let restored = negotiate::restore(self.node.as_fd(), &self.name, announced, &self.options);
+        self.geometry = match restored {
             Ok(geometry) => geometry,
             Err(contract::DeviceError::Os { error, .. }) => return Err(error),
             Err(error) => return Err(io::Error::other(error.to_string())),

@@ -148,7 +148,9 @@ impl DeviceClass for V4l2 {
                     problem: "its description has no camera properties".into(),
                 })?;
                 let camera = discovery::camera_again(&spec.target, &properties)?;
-                open_camera(spec, camera, &picture_options(spec)?)
+                // The camera gets the known format when it is turned on: now, another program may be using it.
+                let (description, descriptors) = (known.clone(), vec![camera.descriptor]);
+                Ok(Opened { spec: spec.clone(), role, description, descriptors })
             }
         }
     }

@@ -28,6 +28,9 @@ const NAMES: [([u8; 4], PixelFormat); 10] = [
 const COMMON: [PixelFormat; 5] =
     [PixelFormat::Yuyv, PixelFormat::I420, PixelFormat::Rgb24, PixelFormat::Bgrx32, PixelFormat::Gray8];
 
+/// Two rates that differ by less are the same rate.
+const RATE_TOLERANCE_HZ: f64 = 0.01;
+
 fn known(fourcc: [u8; 4]) -> Option<PixelFormat> {
     NAMES.iter().find(|(name, _)| *name == fourcc).map(|(_, pixels)| *pixels)
 }
@@ -54,6 +57,16 @@ impl PictureOptions {
         let named = |fourcc: &[u8; 4]| fourcc == options.text("pixels").as_bytes();
         let pixels = PixelFormat::ALL.iter().find(|(_, fourcc)| named(fourcc)).map(|(pixels, _)| *pixels);
         Ok(PictureOptions { size, rate_hz, pixels })
+    }
+
+    /// Returns the options that request exactly these pictures.
+    pub(super) fn of(geometry: &Geometry) -> PictureOptions {
+        let rate_hz = match geometry.rate() {
+            (0, _) | (_, 0) => None,
+            (numerator, denominator) => Some(f64::from(numerator) / f64::from(denominator)),
+        };
+        let size = Some((geometry.width(), geometry.height()));
+        PictureOptions { size, rate_hz, pixels: Some(geometry.pixels()) }
     }
 }
 
@@ -85,34 +98,58 @@ pub(crate) fn interval_of(rate_hz: f64) -> (u32, u32) {
     if rate_hz.fract() == 0.0 { (1, rate_hz as u32) } else { (1000, (rate_hz * 1000.0).round() as u32) }
 }
 
+/// Converts a frame interval to frames per second; 0 if there is none.
 fn hz((numerator, denominator): (u32, u32)) -> f64 {
-    f64::from(denominator) / f64::from(numerator.max(1))
+    if numerator == 0 { 0.0 } else { f64::from(denominator) / f64::from(numerator) }
 }
 
-/// Sets a camera to the pictures that come nearest to the options. Keeps its current format if that matches.
-pub(super) fn camera(
-    node: BorrowedFd<'_>,
-    name: &str,
+/// The format of a camera before the negotiation, and its formats.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) current: PixelLayout,
+    /// The driver's preference first.
+    pub(super) formats: Vec<[u8; 4]>,
+}
+
+impl Offer {
+    fn query(node: BorrowedFd<'_>) -> io::Result<Offer> {
+        let current = v4l2::format(node, Direction::Capture)?;
+        Ok(Offer { current, formats: v4l2::formats(node, Direction::Capture)? })
+    }
+
+    fn size(&self, options: &PictureOptions) -> (u32, u32) {
+        options.size.unwrap_or((self.current.width, self.current.height))
+    }
+
+    /// Returns the formats to try, the preferred one first.
+    fn candidates(&self, options: &PictureOptions) -> Vec<[u8; 4]> {
+        let all = [self.current.fourcc].into_iter().chain(self.formats.iter().copied());
+        let matches_options = |pixels| options.pixels.is_none_or(|wanted| wanted == pixels);
+        all.filter(|fourcc| known(*fourcc).is_some_and(matches_options)).collect()
+    }
+
+    /// Returns the distance of pictures from the wanted ones. One pixel of size weighs as much as 1000 Hz of rate.
+    fn distance(&self, options: &PictureOptions, layout: &PixelLayout, interval: (u32, u32)) -> f64 {
+        let (width, height) = self.size(options);
+        let rate = options.rate_hz.map_or(0.0, |rate_hz| (hz(interval) - rate_hz).abs());
+        f64::from(layout.width.abs_diff(width) + layout.height.abs_diff(height)) * 1e3 + rate
+    }
+}
+
+/// Chooses the format whose pictures come nearest to the options; `None` if the camera has none that is supported. `set` sets
+/// the camera to a format, as near as possible to the wanted size and rate.
+pub(super) fn choose(
+    offer: &Offer,
     options: &PictureOptions,
-) -> Result<Geometry, DeviceError> {
-    let failed = |error| os(format!("choosing the pictures of {name}"), error, None);
-    let current = v4l2::format(node, Direction::Capture).map_err(failed)?;
-    let mut formats = v4l2::formats(node, Direction::Capture).map_err(failed)?;
-    // The current format is tried first.
-    formats.insert(0, current.fourcc);
-    let all = formats.iter().map(|fourcc| text(*fourcc)).skip(1).collect::<Vec<_>>().join(", ");
-    let matches_options = |pixels| options.pixels.is_none_or(|wanted| wanted == pixels);
-    formats.retain(|fourcc| known(*fourcc).is_some_and(matches_options));
-    let (width, height) = options.size.unwrap_or((current.width, current.height));
+    mut set: impl FnMut([u8; 4]) -> io::Result<(PixelLayout, (u32, u32))>,
+) -> io::Result<Option<[u8; 4]>> {
     let mut best: Option<(f64, [u8; 4])> = None;
-    for fourcc in formats {
-        let (layout, interval) = set(node, fourcc, (width, height), options.rate_hz).map_err(failed)?;
+    for fourcc in offer.candidates(options) {
+        let (layout, interval) = set(fourcc)?;
         if layout.fourcc != fourcc || geometry(&layout, interval).is_err() {
             continue;
         }
-        // One pixel of size weighs as much as 1000 Hz of rate.
-        let distance = f64::from(layout.width.abs_diff(width) + layout.height.abs_diff(height)) * 1e3
-            + options.rate_hz.map_or(0.0, |rate_hz| (hz(interval) - rate_hz).abs());
+        let distance = offer.distance(options, &layout, interval);
         if best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, fourcc));
         }
@@ -120,15 +157,42 @@ pub(super) fn camera(
             break;
         }
     }
-    let Some((_, fourcc)) = best else {
-        let problem = format!(
-            "its formats are {all}; none of them matches the options and is one of YUYV, YU12, 422P, RGB3, XR24, GREY, MJPG"
-        );
-        return Err(DeviceError::Spec { what: name.into(), problem });
-    };
-    let (layout, interval) = set(node, fourcc, (width, height), options.rate_hz).map_err(failed)?;
+    Ok(best.map(|(_, fourcc)| fourcc))
+}
+
+/// Sets a camera to the pictures that come nearest to the options.
+pub(super) fn camera(
+    node: BorrowedFd<'_>,
+    name: &str,
+    options: &PictureOptions,
+) -> Result<Geometry, DeviceError> {
+    let failed = |error| os(format!("choosing the pictures of {name}"), error, None);
     let wrong = |problem| DeviceError::Spec { what: name.into(), problem };
+    let offer = Offer::query(node).map_err(failed)?;
+    let size = offer.size(options);
+    let try_format = |fourcc| set(node, fourcc, size, options.rate_hz);
+    let Some(fourcc) = choose(&offer, options, try_format).map_err(failed)? else {
+        let all = offer.formats.iter().map(|fourcc| text(*fourcc)).collect::<Vec<_>>().join(", ");
+        return Err(wrong(format!(
+            "its formats are {all}; none of them matches the options and is one of YUYV, YU12, 422P, RGB3, XR24, GREY, MJPG"
+        )));
+    };
+    let (layout, interval) = try_format(fourcc).map_err(failed)?;
     geometry(&layout, interval).map_err(|problem| wrong(format!("its pictures are not supported: {problem}")))
+}
+
+/// Sets a camera to the announced pictures again, because another program may have set others. A camera that has lost that
+/// format is set by the options, as at first.
+pub(super) fn restore(
+    node: BorrowedFd<'_>,
+    name: &str,
+    announced: &Geometry,
+    options: &PictureOptions,
+) -> Result<Geometry, DeviceError> {
+    match camera(node, name, &PictureOptions::of(announced)) {
+        Err(DeviceError::Spec { .. }) => camera(node, name, options),
+        restored => restored,
+    }
 }
 
 fn set(
@@ -142,12 +206,16 @@ fn set(
     // Do not set a format that is set already: another program may be using the camera.
     let is_set = (current.fourcc, current.width, current.height) == (fourcc, width, height);
     let layout = if is_set { current } else { v4l2::set_format(node, Direction::Capture, &requested)? };
-    let interval = match rate_hz {
+    let interval = v4l2::interval(node, Direction::Capture).unwrap_or((0, 0));
+    let differs = |rate_hz: &f64| (hz(interval) - rate_hz).abs() > RATE_TOLERANCE_HZ;
+    let interval = match rate_hz.filter(differs) {
         // A camera without a settable rate returns an error and keeps its rate.
-        Some(rate_hz) => v4l2::set_interval(node, Direction::Capture, interval_of(rate_hz)),
-        None => v4l2::interval(node, Direction::Capture),
+        Some(rate_hz) => {
+            v4l2::set_interval(node, Direction::Capture, interval_of(rate_hz)).unwrap_or(interval)
+        }
+        None => interval,
     };
-    Ok((layout, interval.unwrap_or((0, 0))))
+    Ok((layout, interval))
 }
 
 /// Sets a node to a format as near as possible to that of the pictures, and returns it. While v4l2loopback has readers,

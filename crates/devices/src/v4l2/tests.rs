@@ -1,7 +1,7 @@
 //! Tests without a kernel driver: properties, settings, options, and the partners on /dev/null.
 
 use super::camera::Camera;
-use super::negotiate::PictureOptions;
+use super::negotiate::{Offer, PictureOptions, choose};
 use super::node::{NodePartner, Parts};
 use super::properties::{CameraControl, Properties, settings};
 use crate::spec;
@@ -12,6 +12,7 @@ use contract::{
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use sys::v4l2::PixelLayout;
 use sys::v4l2::controls::{Control, Kind};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
@@ -100,6 +101,44 @@ fn picture_options_are_parsed() {
     }
     let several = spec::parse("v4l2:/dev/video1,set=(brightness=1,hue=2),start=always", Role::Application);
     assert_eq!(several.unwrap().1.options.text("set"), "(brightness=1,hue=2)");
+}
+
+/// A format of a camera without a driver: its name, the only size and the frames per second.
+type Pictures = (&'static [u8; 4], (u32, u32), u32);
+
+const YUYV: Pictures = (b"YUYV", (640, 480), 30);
+const JPEG: Pictures = (b"MJPG", (640, 480), 30);
+
+fn layout((fourcc, (width, height), _): Pictures) -> PixelLayout {
+    PixelLayout { width, height, fourcc: *fourcc, stride: width * 4, size_bytes: 0 }
+}
+
+/// Returns the format that is chosen for a camera that is set to `current`.
+fn chosen(current: Pictures, formats: &[Pictures], options: &PictureOptions) -> Option<[u8; 4]> {
+    let names = formats.iter().map(|format| *format.0).collect();
+    let offer = Offer { current: layout(current), formats: names };
+    let set = |fourcc| {
+        let format = *formats.iter().find(|format| *format.0 == fourcc).unwrap();
+        Ok((layout(format), (1, format.2)))
+    };
+    choose(&offer, options, set).unwrap()
+}
+
+#[test]
+fn a_camera_returns_to_the_announced_pictures() {
+    let announced = PictureOptions::of(&properties().geometry);
+    let size = Some((640, 480));
+    assert_eq!(announced, PictureOptions { size, rate_hz: Some(30.0), pixels: Some(PixelFormat::Yuyv) });
+    // A local program has left another format, or another size.
+    let other = (b"MJPG", (1280, 720), 30);
+    assert_eq!(chosen(other, &[other, YUYV], &announced), Some(*YUYV.0));
+    let large = (b"YUYV", (1280, 720), 10);
+    assert_eq!(chosen(large, &[JPEG, YUYV], &announced), Some(*YUYV.0));
+    // A camera that has lost the format is set by the options.
+    assert_eq!(chosen(JPEG, &[JPEG], &announced), None);
+    let film = Geometry::new(PixelFormat::Rgb24, 2, 2).unwrap();
+    assert_eq!(PictureOptions::of(&film).rate_hz, None);
+    assert_eq!(PictureOptions::of(&film.with_rate(30000, 1001)).rate_hz, Some(30000.0 / 1001.0));
 }
 
 fn next(partner: &mut dyn Partner) -> Option<Update> {
