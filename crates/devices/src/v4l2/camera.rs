@@ -64,6 +64,7 @@ pub(super) struct Camera {
     is_idle: bool,
     last_sequence: Option<u32>,
     pool: Pool,
+    note: Option<String>,
     figures: Figures,
 }
 
@@ -88,6 +89,11 @@ impl Camera {
         options: PictureOptions,
         is_private: bool,
     ) -> FlowPartner<Self> {
+        let is_jpeg = options.pixels.is_none() && properties.geometry.pixels() == PixelFormat::Mjpeg;
+        let note = is_jpeg.then(|| {
+            let formats = sys::v4l2::formats(node.as_fd(), sys::v4l2::Direction::Capture);
+            negotiate::jpeg_note(&name, &formats.unwrap_or_default())
+        });
         let camera = Camera {
             name,
             node,
@@ -102,6 +108,7 @@ impl Camera {
             is_idle: false,
             last_sequence: None,
             pool: Pool::new(0, 0),
+            note,
             figures: Figures::default(),
         };
         FlowPartner::new(camera, Some(Format::Video), Some(Format::Controls))
@@ -349,5 +356,9 @@ impl Endpoint for Camera {
                 None => Readiness::now(),
             },
         }
+    }
+
+    fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 }

@@ -50,7 +50,7 @@ const OPTIONS: &[OptionSpec] = &[
         "pixels",
         OptionKind::OrAuto(&OptionKind::Choice(&["YUYV", "YU12", "422P", "RGB3", "XR24", "GREY", "MJPG"])),
         "auto",
-        "pixel format; auto: as the camera is set, or the first of these that it supports",
+        "pixel format; auto: as the camera is set, but raw pictures instead of MJPG where they are as fast",
     ),
     local(
         "set",

@@ -1,9 +1,15 @@
 //! Negotiates the format of pictures with a node: maps V4L2's pixel formats to those of `video`, and chooses among the
 //! formats of a driver.
+//!
+//! | the camera is set to | pictures by default |
+//! |---|---|
+//! | pixels in a layout of `video` | as the camera is set |
+//! | JPEG, which no pair encodes, converts or scales; or a format that `video` lacks | raw pictures of the same size, if they have colours and are fast enough; else JPEG |
 
 use crate::pixels::is_convertible;
 use crate::plain::os;
 use contract::{DeviceError, Options};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::BorrowedFd;
 use sys::v4l2::{self, Direction, PixelLayout};
@@ -28,6 +34,9 @@ const NAMES: [([u8; 4], PixelFormat); 10] = [
 const COMMON: [PixelFormat; 5] =
     [PixelFormat::Yuyv, PixelFormat::I420, PixelFormat::Rgb24, PixelFormat::Bgrx32, PixelFormat::Gray8];
 
+/// Frames per second at which raw pictures replace JPEG of a higher rate: below that, everybody sees the difference, also on
+/// a link that carries both.
+const RAW_HZ_MIN: f64 = 25.0;
 /// Two rates that differ by less are the same rate.
 const RATE_TOLERANCE_HZ: f64 = 0.01;
 
@@ -107,6 +116,8 @@ fn hz((numerator, denominator): (u32, u32)) -> f64 {
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) current: PixelLayout,
+    /// The time between frames in the current format.
+    pub(super) interval: (u32, u32),
     /// The driver's preference first.
     pub(super) formats: Vec<[u8; 4]>,
 }
@@ -114,7 +125,14 @@ pub(super) struct Offer {
 impl Offer {
     fn query(node: BorrowedFd<'_>) -> io::Result<Offer> {
         let current = v4l2::format(node, Direction::Capture)?;
-        Ok(Offer { current, formats: v4l2::formats(node, Direction::Capture)? })
+        let interval = v4l2::interval(node, Direction::Capture).unwrap_or((0, 0));
+        Ok(Offer { current, interval, formats: v4l2::formats(node, Direction::Capture)? })
+    }
+
+    /// Returns true if a raw format is better than the current one.
+    fn prefers_raw(&self, options: &PictureOptions) -> bool {
+        let current = known(self.current.fourcc);
+        options.pixels.is_none() && current.is_none_or(|pixels| pixels == PixelFormat::Mjpeg)
     }
 
     fn size(&self, options: &PictureOptions) -> (u32, u32) {
@@ -123,7 +141,9 @@ impl Offer {
 
     /// Returns the formats to try, the preferred one first.
     fn candidates(&self, options: &PictureOptions) -> Vec<[u8; 4]> {
-        let all = [self.current.fourcc].into_iter().chain(self.formats.iter().copied());
+        let is_preferred = |fourcc: &&[u8; 4]| self.prefers_raw(options) && is_raw(**fourcc);
+        let raw = self.formats.iter().filter(is_preferred);
+        let all = raw.chain([&self.current.fourcc]).chain(&self.formats).copied();
         let matches_options = |pixels| options.pixels.is_none_or(|wanted| wanted == pixels);
         all.filter(|fourcc| known(*fourcc).is_some_and(matches_options)).collect()
     }
@@ -131,9 +151,18 @@ impl Offer {
     /// Returns the distance of pictures from the wanted ones. One pixel of size weighs as much as 1000 Hz of rate.
     fn distance(&self, options: &PictureOptions, layout: &PixelLayout, interval: (u32, u32)) -> f64 {
         let (width, height) = self.size(options);
-        let rate = options.rate_hz.map_or(0.0, |rate_hz| (hz(interval) - rate_hz).abs());
+        let rate = match options.rate_hz {
+            Some(rate_hz) => (hz(interval) - rate_hz).abs(),
+            None if self.prefers_raw(options) => (hz(self.interval).min(RAW_HZ_MIN) - hz(interval)).max(0.0),
+            None => 0.0,
+        };
         f64::from(layout.width.abs_diff(width) + layout.height.abs_diff(height)) * 1e3 + rate
     }
+}
+
+/// Returns true for pixels with colours.
+fn is_raw(fourcc: [u8; 4]) -> bool {
+    known(fourcc).is_some_and(|pixels| !matches!(pixels, PixelFormat::Mjpeg | PixelFormat::Gray8))
 }
 
 /// Chooses the format whose pictures come nearest to the options; `None` if the camera has none that is supported. `set` sets
@@ -144,8 +173,16 @@ pub(super) fn choose(
     mut set: impl FnMut([u8; 4]) -> io::Result<(PixelLayout, (u32, u32))>,
 ) -> io::Result<Option<[u8; 4]>> {
     let mut best: Option<(f64, [u8; 4])> = None;
+    let mut busy = None;
     for fourcc in offer.candidates(options) {
-        let (layout, interval) = set(fourcc)?;
+        let (layout, interval) = match set(fourcc) {
+            // Another program uses the camera in its current format, which may do, too.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+                busy = Some(error);
+                continue;
+            }
+            set => set?,
+        };
         if layout.fourcc != fourcc || geometry(&layout, interval).is_err() {
             continue;
         }
@@ -157,7 +194,10 @@ pub(super) fn choose(
             break;
         }
     }
-    Ok(best.map(|(_, fourcc)| fourcc))
+    match (best, busy) {
+        (None, Some(error)) => Err(error),
+        (best, _) => Ok(best.map(|(_, fourcc)| fourcc)),
+    }
 }
 
 /// Sets a camera to the pictures that come nearest to the options.
@@ -170,7 +210,9 @@ pub(super) fn camera(
     let wrong = |problem| DeviceError::Spec { what: name.into(), problem };
     let offer = Offer::query(node).map_err(failed)?;
     let size = offer.size(options);
-    let try_format = |fourcc| set(node, fourcc, size, options.rate_hz);
+    // The current format keeps its rate, also if another format was tried in between.
+    let kept_hz = |fourcc| Some(hz(offer.interval)).filter(|hz| fourcc == offer.current.fourcc && *hz > 0.0);
+    let try_format = |fourcc| set(node, fourcc, size, options.rate_hz.or(kept_hz(fourcc)));
     let Some(fourcc) = choose(&offer, options, try_format).map_err(failed)? else {
         let all = offer.formats.iter().map(|fourcc| text(*fourcc)).collect::<Vec<_>>().join(", ");
         return Err(wrong(format!(
@@ -193,6 +235,16 @@ pub(super) fn restore(
         Err(DeviceError::Spec { .. }) => camera(node, name, options),
         restored => restored,
     }
+}
+
+/// Returns the note for a camera with these formats that sends JPEG although its user did not ask for that.
+pub(super) fn jpeg_note(name: &str, formats: &[[u8; 4]]) -> String {
+    let raw = formats.iter().find(|fourcc| is_raw(**fourcc)).and_then(|fourcc| known(*fourcc));
+    let advice = raw.map(|pixels| {
+        format!(": `pixels={},size=640x480` requests pictures without these limits", text(pixels.fourcc()))
+    });
+    let advice = advice.unwrap_or_default();
+    format!("{name} sends JPEG, which is neither encoded for a thin link nor converted nor scaled{advice}")
 }
 
 fn set(

@@ -1,7 +1,7 @@
 //! Tests without a kernel driver: properties, settings, options, and the partners on /dev/null.
 
 use super::camera::Camera;
-use super::negotiate::{Offer, PictureOptions, choose};
+use super::negotiate::{Offer, PictureOptions, choose, jpeg_note};
 use super::node::{NodePartner, Parts};
 use super::properties::{CameraControl, Properties, settings};
 use crate::spec;
@@ -10,7 +10,9 @@ use contract::{
     PartnerError, Pull, Pulled, Pushed, Role, Time,
 };
 use proptest::prelude::*;
+use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use sys::v4l2::PixelLayout;
 use sys::v4l2::controls::{Control, Kind};
@@ -113,15 +115,26 @@ fn layout((fourcc, (width, height), _): Pictures) -> PixelLayout {
     PixelLayout { width, height, fourcc: *fourcc, stride: width * 4, size_bytes: 0 }
 }
 
-/// Returns the format that is chosen for a camera that is set to `current`.
-fn chosen(current: Pictures, formats: &[Pictures], options: &PictureOptions) -> Option<[u8; 4]> {
-    let names = formats.iter().map(|format| *format.0).collect();
-    let offer = Offer { current: layout(current), formats: names };
-    let set = |fourcc| {
-        let format = *formats.iter().find(|format| *format.0 == fourcc).unwrap();
-        Ok((layout(format), (1, format.2)))
+/// Returns the format that is chosen for a camera that is set to `current`. Another program uses the formats in `busy`.
+fn chosen_with(
+    busy: &[Pictures],
+    current: Pictures,
+    formats: &[Pictures],
+    options: &PictureOptions,
+) -> io::Result<Option<[u8; 4]>> {
+    let offer = Offer {
+        current: layout(current),
+        interval: (1, current.2),
+        formats: formats.iter().map(|format| *format.0).collect(),
     };
-    choose(&offer, options, set).unwrap()
+    choose(&offer, options, |fourcc| {
+        let format = *formats.iter().find(|format| *format.0 == fourcc).unwrap();
+        if busy.contains(&format) { Err(Errno::BUSY.into()) } else { Ok((layout(format), (1, format.2))) }
+    })
+}
+
+fn chosen(current: Pictures, formats: &[Pictures], options: &PictureOptions) -> Option<[u8; 4]> {
+    chosen_with(&[], current, formats, options).unwrap()
 }
 
 #[test]
@@ -139,6 +152,52 @@ fn a_camera_returns_to_the_announced_pictures() {
     let film = Geometry::new(PixelFormat::Rgb24, 2, 2).unwrap();
     assert_eq!(PictureOptions::of(&film).rate_hz, None);
     assert_eq!(PictureOptions::of(&film.with_rate(30000, 1001)).rate_hz, Some(30000.0 / 1001.0));
+}
+
+#[test]
+fn a_camera_set_to_jpeg_sends_raw_pictures_where_they_are_as_fast() {
+    let auto = no_options();
+    let at = |rate_hz| (b"YUYV", (640, 480), rate_hz);
+    assert_eq!(chosen(JPEG, &[JPEG, YUYV], &auto), Some(*YUYV.0));
+    assert_eq!(chosen((b"H264", (640, 480), 30), &[JPEG, YUYV], &auto), Some(*YUYV.0));
+    let fast = (b"MJPG", (640, 480), 60);
+    for (jpeg, raw) in [(fast, 30), (JPEG, 25), ((b"MJPG", (640, 480), 15), 15)] {
+        assert_eq!(chosen(jpeg, &[jpeg, at(raw)], &auto), Some(*YUYV.0), "{raw}/s");
+    }
+    let smaller = (b"YUYV", (320, 240), 30);
+    let gray = (b"GREY", (640, 480), 30);
+    for formats in [&[JPEG][..], &[JPEG, at(10)], &[JPEG, at(20)], &[JPEG, smaller], &[gray, JPEG]] {
+        assert_eq!(chosen(JPEG, formats, &auto), Some(*JPEG.0), "{formats:?}");
+    }
+    let wants = |pixels, rate_hz| PictureOptions { pixels, rate_hz, ..auto };
+    assert_eq!(chosen(JPEG, &[JPEG, YUYV], &wants(Some(PixelFormat::Mjpeg), None)), Some(*JPEG.0));
+    assert_eq!(chosen(fast, &[fast, YUYV], &wants(None, Some(60.0))), Some(*JPEG.0));
+    assert_eq!(chosen(fast, &[fast, YUYV], &wants(None, Some(30.0))), Some(*YUYV.0));
+    assert_eq!(chosen(gray, &[JPEG, YUYV, gray], &auto), Some(*gray.0), "raw pictures stay as they are set");
+}
+
+#[test]
+fn a_camera_that_another_program_uses_keeps_its_format() {
+    let busy = |current, busy: &[Pictures]| chosen_with(busy, current, &[JPEG, YUYV], &no_options());
+    assert_eq!(busy(JPEG, &[YUYV]).unwrap(), Some(*JPEG.0));
+    assert_eq!(busy(YUYV, &[JPEG]).unwrap(), Some(*YUYV.0));
+    assert_eq!(busy(JPEG, &[YUYV, JPEG]).unwrap_err().raw_os_error(), Some(Errno::BUSY.raw_os_error()));
+}
+
+#[test]
+fn a_camera_that_sends_jpeg_says_so_unless_the_user_asked_for_it() {
+    let note = jpeg_note("Lab", &[*b"MJPG", *b"GREY", *b"H264", *b"AR24"]);
+    assert!(note.contains("Lab sends JPEG") && note.contains("`pixels=XR24,size=640x480`"), "{note}");
+    let note = jpeg_note("Lab", &[*b"MJPG", *b"GREY"]);
+    assert!(!note.contains("pixels="), "this camera has nothing else: {note}");
+    let jpeg = Geometry::new(PixelFormat::Mjpeg, 640, 480).unwrap();
+    let note = |geometry, pixels| {
+        let options = PictureOptions { pixels, ..no_options() };
+        Camera::new("Lab".into(), null(), Properties { geometry, ..properties() }, options, true).note()
+    };
+    assert!(note(jpeg, None).unwrap().contains("Lab sends JPEG"));
+    assert_eq!(note(jpeg, Some(PixelFormat::Mjpeg)), None);
+    assert_eq!(note(properties().geometry, None), None);
 }
 
 fn next(partner: &mut dyn Partner) -> Option<Update> {
