@@ -313,10 +313,10 @@ impl CtlReply {
     }
 }
 
-/// A change of a device that its partner survives: a program drives the device and waits for it.
+/// A change of a device that its partner survives: the partner, or a program that drives the device, waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
-    /// It is unplugged, for this reason.
+    /// It is unplugged or in use elsewhere, for this reason.
     Absent(String),
     /// It is back.
     Present,

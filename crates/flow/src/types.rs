@@ -53,7 +53,7 @@ pub enum Notice {
     },
     /// The device or the application's node disappeared.
     PartnerGone(String),
-    /// The device is unplugged, and its partner waits for it ([`contract::Presence`]).
+    /// The device is unplugged or in use elsewhere, and its partner waits for it ([`contract::Presence`]).
     PartnerAbsent(String),
     /// Its partner has the device again.
     PartnerPresent,

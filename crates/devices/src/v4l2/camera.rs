@@ -3,23 +3,23 @@
 //!
 //! | state | fields | next state |
 //! |---|---|---|
-//! | off: no open flow, or no reader | neither `queue` nor `busy` | at a pull: on or busy |
-//! | busy: another program uses the camera | `busy` | at a retry: on; after `BUSY_MAX`: gone |
+//! | off: no open flow, or no reader | no `queue` | at a pull: on or refused |
+//! | refused: another program uses the camera | `refusals` | at a retry: on; after a while also absent |
 //! | on | `queue` | off; after an error: on again, up to `RESTARTS_MAX` times |
 
 use super::negotiate::{self, PictureOptions};
 use super::properties::Properties;
+use super::refusals::{Refusals, reason};
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use crate::stream::now;
 use buffers::Pool;
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, FlowTemplate, Format, Interest, Message, Next,
-    PartnerError, PartnerResult, PullSlot, Readiness, Report, Time,
+    PartnerError, PartnerResult, Presence, PullSlot, Readiness, Report, Time,
 };
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 use sys::clock::{boot_ns, monotonic_ns};
 use sys::v4l2::queue::{Frame, Queue, end_former};
 use sys::v4l2::{Event, next_event, subscribe};
@@ -32,19 +32,8 @@ const BUFFERS: u32 = 6;
 const FREE_MIN: usize = 2;
 /// The number of picture buffers that are recycled.
 const PICTURES_KEPT: usize = 8;
-/// The time that a camera may be in use by another program, or by lent frames, before it counts as gone.
-const BUSY_MAX: Duration = Duration::from_secs(1);
-/// The interval at which a busy camera is tried again.
-const BUSY_INTERVAL: Duration = Duration::from_millis(20);
 /// The most restarts after errors without a frame in between before the camera counts as gone.
 const RESTARTS_MAX: u32 = 5;
-
-/// A camera that is in use by another program.
-#[derive(Debug, Clone, Copy)]
-struct Busy {
-    since: Time,
-    retry_at: Time,
-}
 
 /// A camera as a partner.
 pub(super) struct Camera {
@@ -57,7 +46,7 @@ pub(super) struct Camera {
     geometry: Geometry,
     /// The queue of buffers, while the camera is on.
     queue: Option<Queue>,
-    busy: Option<Busy>,
+    refusals: Refusals,
     /// Restarts since the last frame.
     restarts: u32,
     /// The application side has no reader.
@@ -103,7 +92,7 @@ impl Camera {
             options,
             is_private,
             queue: None,
-            busy: None,
+            refusals: Refusals::default(),
             restarts: 0,
             is_idle: false,
             last_sequence: None,
@@ -125,9 +114,9 @@ impl Camera {
         }
     }
 
-    /// Turns the camera on. Returns `false` if it is busy.
+    /// Turns the camera on. Returns `false` if it refuses that for now.
     fn start(&mut self, now: Time) -> PartnerResult<bool> {
-        if self.busy.is_some_and(|busy| now < busy.retry_at) {
+        if self.refusals.retry_at().is_some_and(|retry_at| now < retry_at) {
             return Ok(false);
         }
         let started = match self.try_start() {
@@ -139,18 +128,16 @@ impl Camera {
         };
         match started {
             Ok(()) => {
-                self.busy = None;
+                self.refusals.started();
                 Ok(true)
             }
-            Err(error) if is(&error, Errno::BUSY) => {
-                let since = self.busy.map_or(now, |busy| busy.since);
-                if now.since(since) >= BUSY_MAX {
-                    return Err(self.gone("in use by another program"));
+            Err(error) => match reason(&error) {
+                Some(reason) => {
+                    self.refusals.refused(reason, now);
+                    Ok(false)
                 }
-                self.busy = Some(Busy { since, retry_at: now.after(BUSY_INTERVAL) });
-                Ok(false)
-            }
-            Err(error) => Err(self.error("starting", error)),
+                None => Err(self.error("starting", error)),
+            },
         }
     }
 
@@ -178,7 +165,7 @@ impl Camera {
             // An error means that the camera is gone.
             let _ = queue.end();
         }
-        self.busy = None;
+        self.refusals.stopped();
     }
 
     fn is_wanted(&self) -> bool {
@@ -351,11 +338,18 @@ impl Endpoint for Camera {
             (Direction::In, _) => Readiness::now(),
             (Direction::Out, Some(_)) => Readiness::descriptor(self.node.as_fd(), Interest::Read),
             (Direction::Out, None) if !self.is_wanted() => Readiness::never(),
-            (Direction::Out, None) => match self.busy {
-                Some(busy) => Readiness::at(busy.retry_at),
+            (Direction::Out, None) => match self.refusals.retry_at() {
+                Some(retry_at) => Readiness::at(retry_at),
                 None => Readiness::now(),
             },
         }
+    }
+
+    fn presence(&mut self) -> Option<Presence> {
+        Some(match self.refusals.presence()? {
+            Presence::Absent(reason) => Presence::Absent(format!("{} ({reason})", self.name)),
+            Presence::Present => Presence::Present,
+        })
     }
 
     fn note(&mut self) -> Option<String> {

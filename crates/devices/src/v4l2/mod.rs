@@ -6,6 +6,7 @@ mod discovery;
 mod negotiate;
 mod node;
 mod properties;
+mod refusals;
 #[cfg(test)]
 mod tests;
 mod user;
