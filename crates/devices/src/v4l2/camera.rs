@@ -4,7 +4,7 @@
 //! | state | fields | next state |
 //! |---|---|---|
 //! | off: no open flow, or no reader | no `queue` | at a pull: on or refused |
-//! | refused: another program uses the camera | `refusals` | at a retry: on; after a while also absent |
+//! | refused: another program uses the camera, or its bus is full | `refusals` | at a retry: on; after a while also absent |
 //! | on | `queue` | off; after an error: on again, up to `RESTARTS_MAX` times |
 
 use super::negotiate::{self, PictureOptions};
@@ -152,7 +152,11 @@ impl Camera {
         // Optional: a driver without this event stops the frames when the size of its source changes.
         let _ = subscribe(self.node.as_fd(), Event::SourceChange);
         let queue = Queue::new(self.node.try_clone()?, BUFFERS, self.is_private)?;
-        queue.start()?;
+        if let Err(error) = queue.start() {
+            // The buffers alone keep other programs out.
+            let _ = queue.end();
+            return Err(error);
+        }
         self.queue = Some(queue);
         self.last_sequence = None;
         self.figures.starts += 1;

@@ -1,4 +1,4 @@
-//! Starts that a camera refuses for now: another program uses it. It is tried again, and counts as absent
+//! Starts that a camera refuses for now: another program uses it, or its bus is full. It is tried again, and counts as absent
 //! after a while.
 //!
 //! | state | event | next state |
@@ -25,6 +25,9 @@ const ABSENT_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) fn reason(error: &io::Error) -> Option<&'static str> {
     match Errno::from_io_error(error)? {
         Errno::BUSY => Some("in use by another program"),
+        Errno::NOSPC => Some(
+            "the USB bus has no bandwidth left for this camera: another port, a smaller `size` or `rate`, or `pixels=MJPG`",
+        ),
         _ => None,
     }
 }
@@ -146,6 +149,10 @@ mod tests {
     fn refusals_that_may_pass_have_a_reason() {
         let of = |errno: Errno| reason(&errno.into());
         assert_eq!(of(Errno::BUSY), Some("in use by another program"));
+        let full = of(Errno::NOSPC).unwrap();
+        for part in ["USB bus has no bandwidth", "another port", "`size`", "`rate`", "`pixels=MJPG`"] {
+            assert!(full.contains(part), "{full}");
+        }
         assert_eq!((of(Errno::NODEV), of(Errno::IO)), (None, None));
         assert_eq!(reason(&io::Error::other("no error of the system")), None);
     }
