@@ -1,16 +1,23 @@
 //! Paces the pictures of a file or pipe: computes the time at which each frame is due.
 
+use crate::stream::Channel;
 use contract::Time;
 use std::time::Duration;
 
-/// Frames per second if neither the user nor the stream gives a rate.
-pub(crate) const RATE_DEFAULT: (u32, u32) = (25, 1);
+/// Frames per second of a file if neither the user nor the file gives a rate.
+const FILE_HZ: f64 = 25.0;
 
 /// A frame that arrives at most this late keeps its due time: the delay is this host's, not the stream's.
 const LATE_MAX: Duration = Duration::from_millis(100);
 /// The divisor of the delay that shifts the due times of the following frames. The shift lets the pace follow a stream
 /// that is slower than its nominal rate.
 const DRIFT_DIVISOR: u32 = 16;
+
+/// Returns the frames per second if neither the user nor the stream gives a rate. The frames of a pipe are due on arrival: a live
+/// source that is faster than any other rate would fill the pipe, and then wait.
+pub(crate) fn rate_default(channel: &Channel) -> f64 {
+    if channel.is_on_disk() { FILE_HZ } else { 0.0 }
+}
 
 /// The due times of frames.
 ///

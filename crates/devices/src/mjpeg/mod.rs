@@ -24,7 +24,7 @@ const OPTIONS: &[OptionSpec] = &[
         "rate",
         OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
         "auto",
-        "as a device: images per second; auto: 25; 0: as fast as the path takes them",
+        "as a device: images per second; auto: 25 of a file, and those of a pipe as they arrive; 0: as fast as the path takes them",
     ),
     y4m::LOOP_OPTION,
     local(

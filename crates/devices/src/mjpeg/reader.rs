@@ -9,7 +9,7 @@
 //! | `Due` | its time has come | `Search` |
 
 use super::scan::{self, Image, Scanner};
-use crate::pace::{Pace, RATE_DEFAULT};
+use crate::pace::{self, Pace};
 use crate::stream::{Channel, MessageReader};
 use contract::{
     Body, Bytes, CtlReply, Interest, Message, Next, PartnerError, PartnerResult, Readiness, Time,
@@ -52,7 +52,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Makes a reader. With a rate of 0, images are due at once.
+    /// Makes a reader. With a rate of 0, images are due at once. Without a rate, those of a pipe are, too: its writer paces them.
     pub(super) fn new(
         name: String,
         channel: Channel,
@@ -60,7 +60,7 @@ impl Reader {
         loops: bool,
         image_bytes_max: usize,
     ) -> Self {
-        let rate_hz = rate_hz.unwrap_or(f64::from(RATE_DEFAULT.0));
+        let rate_hz = rate_hz.unwrap_or(pace::rate_default(&channel));
         let mut pace = Pace::default();
         pace.set_rate(rate_hz);
         Reader {

@@ -1,10 +1,12 @@
 //! Tests with images that have the structure of JPEG, but no meaningful pixels.
 
+use super::reader::Reader;
 use super::scan::{Image, Scanner};
 use crate::file::tests::Scratch;
 use crate::stream::tests::{open, partner_on, read_available};
+use crate::stream::{Channel, MessageReader};
 use contract::{
-    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
+    Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Next, Partner,
     PartnerError, Pull, Pulled, RecoveryCtl, Role, Time,
 };
 use proptest::prelude::*;
@@ -153,6 +155,31 @@ fn a_reader_resumed_within_an_image_finds_the_next() {
         let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
         assert_eq!(found, whole, "{} bytes of an image were read", read - second);
     }
+}
+
+/// A live source paces its images itself: those of a FIFO are not held, but those of a file are.
+#[test]
+fn images_of_a_fifo_leave_as_they_arrive() {
+    const MAX: usize = 1 << 20;
+    let scratch = Scratch::new();
+    let (path, held) = scratch.fifo("live");
+    let mut far = File::from(held);
+    let near = File::options().read(true).write(true).open(&path).unwrap();
+    let mut live = Reader::new("live".into(), Channel::own(near.into()).unwrap(), None, false, MAX);
+    // 200 images a second.
+    for number in 0..100 {
+        far.write_all(&image(number)).unwrap();
+        let now = Time::from_millis(1000 + number * 5);
+        let Ok(Next::Message(message)) = live.next(now) else { panic!("image {number} is held") };
+        assert_eq!(message.created, now);
+        assert!(matches!(live.next(now), Ok(Next::Nothing)));
+    }
+    let path = scratch.path("film");
+    std::fs::write(&path, [image(0), image(1)].concat()).unwrap();
+    let file = File::open(&path).unwrap();
+    let mut film = Reader::new(path, Channel::own(file.into()).unwrap(), None, false, MAX);
+    let mut leaves = |at_ms| matches!(film.next(Time::from_millis(at_ms)), Ok(Next::Message(_)));
+    assert_eq!([1000, 1001, 1039, 1040].map(&mut leaves), [true, false, false, true]);
 }
 
 #[test]

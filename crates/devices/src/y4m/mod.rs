@@ -35,7 +35,7 @@ const OPTIONS: &[OptionSpec] = &[
         "rate",
         OptionKind::OrAuto(&OptionKind::Number { min: 0.0, max: 10_000.0 }),
         "auto",
-        "as a device: frames per second; auto: the file's rate; 0: as fast as the path takes them",
+        "as a device: frames per second; auto: the rate of the stream; 0: as fast as the path takes them",
     ),
     LOOP_OPTION,
 ];

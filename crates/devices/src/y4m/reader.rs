@@ -11,7 +11,7 @@
 //! | | the stream ends | `Ended` |
 
 use super::header::{self, FRAME_LINE};
-use crate::pace::{Pace, RATE_DEFAULT};
+use crate::pace::{self, Pace};
 use crate::stream::{Channel, MessageReader};
 use buffers::{Lease, Pool};
 use contract::{Body, CtlReply, Interest, Message, Next, PartnerError, PartnerResult, Readiness, Time};
@@ -82,12 +82,11 @@ impl Reader {
             Some(rate_hz) => geometry.with_rate_hz(rate_hz),
             None => geometry,
         };
-        let (numerator, denominator) = match geometry.rate() {
-            (0, _) => RATE_DEFAULT,
-            rate => rate,
+        let stream_hz = match geometry.rate() {
+            (0, _) => pace::rate_default(&self.channel),
+            (numerator, denominator) => f64::from(numerator) / f64::from(denominator),
         };
-        let file_hz = f64::from(numerator) / f64::from(denominator);
-        let rate_hz = self.rate_hz.unwrap_or(file_hz);
+        let rate_hz = self.rate_hz.unwrap_or(stream_hz);
         self.pace.set_rate(rate_hz);
         if self.pool.capacity() != geometry.bytes() {
             self.pool = Pool::new(geometry.bytes(), PICTURES_KEPT);

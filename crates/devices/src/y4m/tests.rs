@@ -1,12 +1,13 @@
 //! Tests of both partners on files and FIFOs.
 
 use super::header;
+use super::reader::Reader;
 use crate::file::tests::Scratch;
-use crate::stream::now;
 use crate::stream::tests::{open, partner_on, read_available};
+use crate::stream::{Channel, MessageReader, now};
 use contract::{
     Attributes, Body, Bytes, Ctl, CtlReply, Direction, FlowClass, FlowKey, FlowTemplate, Format, Message,
-    Partner, PartnerResult, Pull, Pulled, Pushed, RecoveryCtl, Role, Time,
+    Next, Partner, PartnerResult, Pull, Pulled, Pushed, RecoveryCtl, Role, Time,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -137,6 +138,23 @@ fn write(spec: &str, bodies: impl IntoIterator<Item = Body>) -> Vec<Result<Pushe
 fn film(line: &str, frames: u64) -> Vec<u8> {
     let frames = (0..frames).flat_map(|number| [&b"FRAME\n"[..], &pixels(number)].concat());
     line.bytes().chain(frames).collect()
+}
+
+/// A live source paces its frames itself, unless the stream has a rate.
+#[test]
+fn frames_of_a_fifo_without_a_rate_leave_as_they_arrive() {
+    let leaves = |line: &str, at_ms: [u64; 4]| {
+        let scratch = Scratch::new();
+        let (path, held) = scratch.fifo("live");
+        let mut far = File::from(held);
+        let near = File::options().read(true).write(true).open(&path).unwrap();
+        let mut live = Reader::new("live".into(), Channel::own(near.into()).unwrap(), None, false);
+        far.write_all(&film(line, 4)).unwrap();
+        at_ms.map(|at_ms| matches!(live.next(Time::from_millis(at_ms)), Ok(Next::Message(_))))
+    };
+    let without_rate = LINE.replace("F30:1", "F0:0");
+    assert_eq!(leaves(&without_rate, [1000, 1001, 1002, 1003]), [true; 4]);
+    assert_eq!(leaves(LINE, [1000, 1001, 1033, 1034]), [true, false, false, true]);
 }
 
 #[test]
