@@ -17,27 +17,35 @@ pub(super) const IMAGE: [u8; 3] = [0xff, BEGIN, 0xff];
 /// Drops the rest of an image whose beginning is lost. Returns whether `bytes` now starts with an image.
 ///
 /// Some cameras embed a preview in an image. It is not mistaken for the next image, since only the end of an image
-/// followed by the beginning of another counts.
+/// followed by the beginning of another counts, with or without padding in between.
 pub(super) fn skip_to_image(bytes: &mut Vec<u8>) -> bool {
-    let boundary = [0xff, END, 0xff, BEGIN, 0xff];
-    if bytes.starts_with(&IMAGE) {
+    let mut begins = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&IMAGE));
+    if let Some(at) = begins.find(|at| is_between(&bytes[..*at])) {
+        bytes.drain(..at);
         return true;
     }
-    // The first byte of the boundary may be lost, too.
-    let found = match bytes.starts_with(&boundary[1..]) {
-        true => Some(1),
-        false => bytes.windows(boundary.len()).position(|at| at == boundary).map(|at| at + 2),
-    };
-    let kept_from = match found {
-        Some(at) => at,
-        // Keep the end: it may be the first part of a boundary.
-        None => bytes.len().saturating_sub(boundary.len() - 1),
-    };
-    // Drop nothing if all bytes may be the first part of an image.
-    if found.is_some() || !IMAGE.starts_with(bytes) {
-        bytes.drain(..kept_from);
+    // Keep the end, which may be the first part of such a place. What is kept begins with padding or a lone `END` only if no
+    // other byte has come: see `is_between`.
+    let may_begin = if bytes.ends_with(&IMAGE[..2]) { bytes.len() - 2 } else { bytes.len() };
+    let image = without_padding(&bytes[..may_begin]);
+    let kept = if image.ends_with(&[END]) { 2 } else { 1 };
+    bytes.drain(..image.len().saturating_sub(kept));
+    false
+}
+
+/// Returns true if an image ends with `before`, which begins where the reader was restored: within an image, or after its end.
+fn is_between(before: &[u8]) -> bool {
+    match without_padding(before) {
+        // The end of the image is lost, or the first byte of its marker.
+        [] | [END] => true,
+        image => image.ends_with(&[0xff, END]),
     }
-    found.is_some()
+}
+
+/// Returns the bytes before the padding at the end: zeros and 0xff.
+fn without_padding(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| !matches!(byte, 0 | 0xff));
+    &bytes[..end.map_or(0, |end| end + 1)]
 }
 
 /// Returns the length of the padding at the front: zeros, which some cameras write after an image, and 0xff, any number

@@ -1,7 +1,7 @@
 //! Tests with images that have the structure of JPEG, but no meaningful pixels.
 
 use super::reader::Reader;
-use super::scan::{Image, Scanner};
+use super::scan::{Image, Scanner, skip_to_image};
 use crate::file::tests::Scratch;
 use crate::stream::tests::{open, partner_on, read_available};
 use crate::stream::{Channel, MessageReader};
@@ -120,15 +120,23 @@ fn error(bytes: &[u8], options: &str) -> Option<PartnerError> {
     }
 }
 
-/// A worker is killed within an image of a FIFO. Its successor loses that image and no other.
+/// A worker is killed within an image of a FIFO, or in the padding before or after it. Its successor loses that image and no
+/// other.
 #[test]
 fn a_reader_resumed_within_an_image_finds_the_next() {
+    for padding in [&[][..], &[0; 70], &[0xff], &[0, 0xff, 0, 0xff]] {
+        resume_within_an_image(padding);
+    }
+}
+
+/// Tests each byte of an image of a stream that has this padding between its images.
+fn resume_within_an_image(padding: &[u8]) {
     let scratch = Scratch::new();
     let (path, far) = scratch.fifo("film");
     let mut far = File::from(far);
-    let stream: Vec<u8> = (0..4).flat_map(image).collect();
-    let second = image(0).len();
-    for read in second..=second + image(1).len() {
+    let stream: Vec<u8> = (0..4).flat_map(|number| [&image(number), padding].concat()).collect();
+    let second = image(0).len() + padding.len();
+    for read in image(0).len()..=second + image(1).len() + padding.len() {
         let reader = || {
             let node = File::options().read(true).write(true).open(&path).unwrap();
             let mut partner = partner_on(&format!("mjpeg:{path},rate=0"), Role::Device, node);
@@ -152,8 +160,8 @@ fn a_reader_resumed_within_an_image_finds_the_next() {
             );
         }
         // The second image is complete only if no byte of it was read before.
-        let whole = if read == second { &[1, 2, 3][..] } else { &[2, 3] };
-        assert_eq!(found, whole, "{} bytes of an image were read", read - second);
+        let whole = if read <= second { &[1, 2, 3][..] } else { &[2, 3] };
+        assert_eq!(found, whole, "{read} bytes were read of a stream with the padding {padding:?}");
     }
 }
 
@@ -249,6 +257,31 @@ proptest! {
         }
         let length = film.len() / 2;
         prop_assert_eq!(found, vec![Image { length, width: 6, height: 2 }; 2]);
+    }
+
+    /// A reader that is restored within an image finds the next one in any pieces, and takes no preview for it.
+    #[test]
+    fn the_next_image_is_found_in_any_pieces(
+        padding in prop::collection::vec(prop::sample::select(&[0u8, 0xff][..]), 0..9),
+        read in 1usize..83, cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        // The first image has a preview behind zeros, and pixels like those of `image`.
+        let preview = [&[0xff, 0xd8, 0xff, 0xe0, 0, 20, 7, 0, 0][..], &[0xff, 0xd8, 0xff, 0xda, 1, 0xff, 0xd9, 9]].concat();
+        let first = [&preview[..], &image(1)[2..]].concat();
+        let stream = [&first[..], &padding, &image(2)].concat();
+        // A reader that is restored just before the preview takes it for an image.
+        prop_assume!(!(7..=9).contains(&read));
+        let rest = &stream[read..];
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(rest.len())).chain([rest.len()]).collect();
+        ends.sort_unstable();
+        let (mut buffer, mut start, mut is_found) = (Vec::new(), 0, false);
+        for end in ends {
+            buffer.extend_from_slice(&rest[start..end]);
+            start = end;
+            is_found = is_found || skip_to_image(&mut buffer);
+        }
+        prop_assert!(is_found);
+        prop_assert_eq!(buffer, image(2));
     }
 
     /// Random bytes after the beginning of an image cause no panic and no image longer than the input.
