@@ -189,6 +189,11 @@ impl Client {
         }
     }
 
+    /// Reports to the path that the device behind the junction is absent for this reason, or present.
+    pub fn report_absence(&mut self, reason: Option<&str>) {
+        self.endpoint.report_absence(reason);
+    }
+
     /// Returns the next item from the path.
     pub fn receive(&mut self) -> Incoming {
         if let Some(held) = self.held.take() {

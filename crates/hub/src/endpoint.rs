@@ -16,7 +16,7 @@ mod tests;
 
 use contract::{
     Attributes, Ctl, CtlReply, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next,
-    Partner, PartnerError, PartnerResult, Pull, PullSlot, Pulled, Pushed, Readiness,
+    Partner, PartnerError, PartnerResult, Presence, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
 use ring::{CAPACITY_MAX, Consumer, EndpointRing, Item, Producer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -109,6 +109,8 @@ pub struct Endpoint {
     is_open: bool,
     /// The end or the failure of the other side's flow was reported.
     end_reported: bool,
+    /// The other side's device was last returned as absent.
+    is_absent: bool,
 }
 
 impl Endpoint {
@@ -137,6 +139,7 @@ impl Endpoint {
             class: FlowClass::Reliable,
             is_open: false,
             end_reported: false,
+            is_absent: false,
         })
     }
 
@@ -227,6 +230,12 @@ impl Endpoint {
     /// Reports a failure behind this end. The other side sees it after all earlier messages.
     pub fn fail(&mut self, is_gone: bool, reason: &str) {
         self.outbound.ring.fail(is_gone, reason);
+        self.wakeup.signal();
+    }
+
+    /// Reports that the device behind this end is absent for this reason, or present. The other side learns the newest report.
+    pub fn report_absence(&mut self, reason: Option<&str>) {
+        self.outbound.ring.report_absence(reason);
         self.wakeup.signal();
     }
 
@@ -364,5 +373,14 @@ impl Partner for Endpoint {
         };
         // Name the descriptor in any case, so that the poller can forget it when this end closes.
         Readiness { now: is_ready, ..Readiness::descriptor(self.wakeup.0.as_fd(), Interest::Read) }
+    }
+
+    fn presence(&mut self) -> Option<Presence> {
+        let absence = self.inbound.ring.absence();
+        if absence.is_some() == self.is_absent {
+            return None;
+        }
+        self.is_absent = absence.is_some();
+        Some(absence.map_or(Presence::Present, Presence::Absent))
     }
 }

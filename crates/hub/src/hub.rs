@@ -12,7 +12,7 @@ use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, PartnerResult, Pushed, Site, Time, local,
+    OptionSpec, Partner, PartnerError, PartnerResult, Presence, Pushed, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -325,6 +325,8 @@ fn run(built: Result<Loop, String>, sender: &SyncSender<Result<(), String>>) {
 
 struct Loop {
     device: Option<Box<dyn Partner>>,
+    /// The reason why the device is absent, while its partner waits for it.
+    absence: Option<String>,
     flows: Vec<FlowOffer>,
     /// Class of the flow to the hosts.
     outward: FlowClass,
@@ -375,6 +377,7 @@ impl Loop {
         };
         Ok(Loop {
             device,
+            absence: None,
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
             has_state: offer.is_some_and(|offer| offer.format.has_state()),
             flows,
@@ -442,6 +445,9 @@ impl Loop {
                 if self.outward == FlowClass::Reliable && self.has_state {
                     client.request_snapshot();
                 }
+                if self.absence.is_some() {
+                    client.report_absence(self.absence.as_deref());
+                }
                 self.clients.insert(number, client);
             }
             Command::Leave(number) => self.remove(number),
@@ -494,6 +500,7 @@ impl Loop {
             forget(&mut self.poller, device.as_ref());
         }
         self.unflushed = false;
+        self.absence = None;
         self.clients.values_mut().for_each(|client| client.fail(error));
     }
 
@@ -505,7 +512,20 @@ impl Loop {
         }
         again |= self.forward_input()?;
         self.flush()?;
+        self.report_presence();
         Ok(again)
+    }
+
+    /// Reports to every host that the device is absent, or back.
+    fn report_presence(&mut self) {
+        while let Some(change) = self.device.as_mut().and_then(|device| device.presence()) {
+            self.absence = match change {
+                Presence::Absent(reason) => Some(reason),
+                Presence::Present => None,
+            };
+            let reason = self.absence.as_deref();
+            self.clients.values_mut().for_each(|client| client.report_absence(reason));
+        }
     }
 
     /// Forwards the owner's messages to the device; drops those of other clients.
@@ -642,5 +662,38 @@ mod tests {
             hub.handle(Command::Join(1, Box::new(ours)));
             assert_eq!(hub.clients.get_mut(&1).unwrap().take_snapshot_request(), is_requested);
         }
+    }
+
+    /// A camera that another program uses stays open, and every host learns why it sends nothing.
+    #[test]
+    fn every_host_learns_of_an_absence_also_one_that_joins_later() {
+        let flows = vec![FlowOffer {
+            direction: FlowDirection::DeviceToApplication,
+            format: Format::Video,
+            class: FlowClass::Timely,
+        }];
+        let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
+        let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
+        let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
+        let (mut behind, device) = Endpoint::pair(1).unwrap();
+        hub.device = Some(Box::new(device.open().unwrap()));
+        let join = |hub: &mut Loop, number| {
+            let (ours, far) = Endpoint::pair(1).unwrap();
+            hub.handle(Command::Join(number, Box::new(ours)));
+            far.open().unwrap()
+        };
+        let mut hosts = vec![join(&mut hub, 1)];
+        behind.report_absence(Some("in use"));
+        hub.report_presence();
+        hosts.push(join(&mut hub, 2));
+        for host in &mut hosts {
+            assert_eq!(host.presence(), Some(Presence::Absent("in use".into())));
+            assert_eq!(host.presence(), None, "once");
+        }
+        behind.report_absence(None);
+        hub.report_presence();
+        hosts.push(join(&mut hub, 3));
+        let told: Vec<_> = hosts.iter_mut().map(Endpoint::presence).collect();
+        assert_eq!(told, [Some(Presence::Present), Some(Presence::Present), None]);
     }
 }

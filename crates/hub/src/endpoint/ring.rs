@@ -45,6 +45,8 @@ const AT: usize = TAIL + 8;
 const ENDED: usize = 2 * LINE;
 const CLOSED: usize = ENDED + 8;
 const FAILED: usize = ENDED + 16;
+/// The device behind the writer is absent, and its partner waits for it.
+const ABSENT: usize = ENDED + 24;
 /// The writer waits for room.
 const WANTS_ROOM: usize = 3 * LINE;
 /// The reader requests a snapshot.
@@ -53,7 +55,7 @@ const SNAPSHOT: usize = WANTS_ROOM + 8;
 /// rate in hertz.
 const IS_FILL_NEW: usize = WANTS_ROOM + 16;
 const FILL: [usize; 4] = [WANTS_ROOM + 24, WANTS_ROOM + 32, WANTS_ROOM + 40, WANTS_ROOM + 48];
-/// The failure text of the writer: length and bytes.
+/// The text of the writer's failure, or of its device's absence: length and bytes.
 const REASON: usize = 4 * LINE;
 const REASON_BYTES: usize = 4 * LINE - 8;
 const ENTRIES: usize = 8 * LINE;
@@ -183,10 +185,34 @@ impl EndpointRing {
         if self.has_failed() {
             return;
         }
+        self.write_reason(reason);
+        self.store(FAILED, if is_gone { GONE } else { BROKEN });
+    }
+
+    fn write_reason(&self, reason: &str) {
         let reason = &reason.as_bytes()[..reason.floor_char_boundary(REASON_BYTES)];
         self.store(REASON, reason.len() as u64);
         self.memory.copy_in(self.base + REASON + 8, reason);
-        self.store(FAILED, if is_gone { GONE } else { BROKEN });
+    }
+
+    fn reason(&self) -> String {
+        let length = usize::try_from(self.load(REASON)).unwrap_or(usize::MAX).min(REASON_BYTES);
+        let mut bytes = vec![0; length];
+        self.memory.copy_out(self.base + REASON + 8, &mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The device behind the writer is absent for this reason; `None` if it is present.
+    pub(super) fn report_absence(&self, reason: Option<&str>) {
+        if let Some(reason) = reason.filter(|_| !self.has_failed()) {
+            self.write_reason(reason);
+        }
+        self.store(ABSENT, reason.is_some().into());
+    }
+
+    /// The reason of the absence that the other end reported.
+    pub(super) fn absence(&self) -> Option<String> {
+        (self.load(ABSENT) != 0).then(|| self.reason())
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -196,10 +222,7 @@ impl EndpointRing {
     /// The failure that the other end reported.
     pub(super) fn failure(&self) -> Option<PartnerError> {
         let failure = Some(self.load(FAILED)).filter(|failure| *failure != 0)?;
-        let length = usize::try_from(self.load(REASON)).unwrap_or(usize::MAX).min(REASON_BYTES);
-        let mut bytes = vec![0; length];
-        self.memory.copy_out(self.base + REASON + 8, &mut bytes);
-        let reason = String::from_utf8_lossy(&bytes).into_owned();
+        let reason = self.reason();
         Some(match failure {
             GONE => PartnerError::Gone(reason),
             _ => PartnerError::os("the partner at the other end", io::Error::other(reason)),
