@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use support::{FRAME_LENGTH, Scratch, Service, below_manager, wait_until};
 use sys::descriptor::receive_with;
+use wire::Container;
 
 /// Lines in each direction between two upgrades.
 const LINES: u32 = 200;
@@ -202,4 +203,44 @@ fn a_first_connection_that_lasts_delays_no_upgrade() {
         while manager.told().is_some() {}
         manager.service.child.try_wait().unwrap().is_some()
     });
+}
+
+#[test]
+fn an_upgrade_keeps_a_recording_whole() {
+    const COUNT: u64 = 4000;
+    let scratch = Scratch::new();
+    let recording = scratch.path("recording");
+    let device = format!("pattern:rate=400,size=64,count={COUNT}");
+    let (_share, at) = Service::share(&device, &["--insecure"]);
+    let attach = format!(
+        "[[attach]]\nfrom = '{at}/pattern'\nas = 'null'\ninsecure = true\nvia = 'record(sink)'\n\
+         port = 'record=file:{recording},frame=container'\n"
+    );
+    let mut manager = Manager::start(&scratch, "attach", &attach);
+    manager.service.wait("attached");
+    wait_until("messages are recorded", || recorded_in(&recording).len() > 100);
+    manager.upgrade();
+    manager.service.wait("flow-ended");
+    assert_eq!(manager.service.child.wait().unwrap().code(), Some(0));
+    let mut recorded = recorded_in(&recording);
+    // The next program delivers again what the last one had not acknowledged.
+    recorded.sort_unstable();
+    recorded.dedup();
+    assert!(recorded == Vec::from_iter(0..COUNT), "{} of {COUNT}: {recorded:?}", recorded.len());
+}
+
+/// Returns the numbers of the complete messages in a recording of `pattern`.
+fn recorded_in(path: &str) -> Vec<u64> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let (mut rest, mut numbers) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let Ok(container) = Container::parse(rest, 1 << 20) else { break };
+        let Some((whole, behind)) = rest.split_at_checked(Container::BYTES + container.length as usize)
+        else {
+            break;
+        };
+        numbers.push(u64::from_le_bytes(whole[Container::BYTES..][..8].try_into().unwrap()));
+        rest = behind;
+    }
+    numbers
 }

@@ -311,6 +311,12 @@ impl AttachWords {
 }
 
 impl AttachWords {
+    /// Returns the options of a retry.
+    pub(crate) fn retried(mut self) -> AttachWords {
+        self.applications.iter_mut().for_each(append);
+        self
+    }
+
     /// Returns the checked specs of the local partners, with `raw` applied.
     fn application_specs(&self) -> Result<Vec<String>, ServiceError> {
         let mut specs = self.applications.clone();
@@ -350,12 +356,27 @@ impl AttachWords {
 }
 
 impl ConnectWords {
+    /// Returns the options of a retry.
+    pub(crate) fn retried(mut self) -> ConnectWords {
+        append(&mut self.sink);
+        self
+    }
+
     /// Checks the options and parses the pipelines.
     pub fn pipelines(&self) -> Result<Pipelines, ServiceError> {
         registry::device_spec(&self.source, Role::Device)?;
         registry::device_spec(&self.sink, Role::Application)?;
         let words = [self.via.as_deref(), self.via_back.as_deref(), None];
         pipelines(words, self.key_file.as_deref(), (&self.ports, false), None)
+    }
+}
+
+/// Makes a retry append to the file of the attempts before it, unless the user has chosen otherwise.
+fn append(application: &mut String) {
+    let is_file = |spec: contract::DeviceSpec| spec.class == "file";
+    let has_chosen = application.contains(",append=");
+    if !has_chosen && registry::device_spec(application, Role::Application).is_ok_and(is_file) {
+        application.push_str(",append=true");
     }
 }
 
@@ -533,6 +554,23 @@ mod tests {
             attaches.iter().map(|request| (request.address.as_str(), request.targets.len())).collect();
         assert_eq!(targets, [("a:7845", 2), ("b:7845", 1)]);
         assert_eq!(file.connections().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_retry_appends_to_its_files() {
+        for (first, again) in [
+            ("file:/tmp/a", "file:/tmp/a,append=true"),
+            ("file:/tmp/a,frame=line", "file:/tmp/a,frame=line,append=true"),
+            ("file:/tmp/a,append=false", "file:/tmp/a,append=false"),
+            ("y4m:/tmp/a", "y4m:/tmp/a"),
+            ("null", "null"),
+        ] {
+            let sink = String::from(first);
+            assert_eq!(ConnectWords { sink, ..ConnectWords::default() }.retried().sink, again);
+            let applications = vec![first.into()];
+            let attach = AttachWords { applications, ..AttachWords::default() };
+            assert_eq!(attach.retried().applications, [again]);
+        }
     }
 
     #[test]

@@ -138,11 +138,14 @@ impl Unit {
 
     fn try_start(&mut self, cx: &UnitContext) -> Result<(), ServiceError> {
         self.stop = new_stop()?;
+        let is_retry = self.retry.failures > 0;
         match self.words.clone() {
             Words::Attach(words) => {
+                let identity = words.identity();
+                let words = if is_retry { words.retried() } else { words };
                 let (requests, joint) = words.requests()?;
                 for (number, request) in requests.into_iter().enumerate() {
-                    let key = format!("attach {number} {}", words.identity());
+                    let key = format!("attach {number} {identity}");
                     let (left, handovers) = (cx.handovers.take(&key), cx.handovers.clone());
                     self.run(cx, move |stop, emit, report_start| {
                         let host = match left {
@@ -168,6 +171,7 @@ impl Unit {
                 }
             }
             Words::Connect(words) => {
+                let words = if is_retry { words.retried() } else { words };
                 let pipelines = words.pipelines()?;
                 self.run(cx, move |stop, emit, report_start| {
                     let connection = raw_path::open(&words.source, &words.sink, &pipelines)?;

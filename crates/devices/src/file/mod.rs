@@ -28,7 +28,8 @@ const OPTIONS: &[OptionSpec] = &[
 ];
 
 /// Opens a file or a FIFO: for reading as a device, for writing as an application. A recording, which a side port creates,
-/// is readable by its user only.
+/// is readable by its user only. It opens before the device does, and again for a retry and an upgrade: nothing in it is
+/// overwritten.
 pub(crate) fn open(
     path: &str,
     role: Role,
@@ -39,9 +40,9 @@ pub(crate) fn open(
     let descriptor = match role {
         Role::Device => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()),
         Role::Application => {
-            let end = if append { OFlags::APPEND } else { OFlags::TRUNC };
-            let flags = flags | OFlags::CREATE | end;
             let is_recording = like.is_some_and(|like| like.class == Description::SIDE_PORT);
+            let end = if append || is_recording { OFlags::APPEND } else { OFlags::TRUNC };
+            let flags = flags | OFlags::CREATE | end;
             let mode = Mode::from_raw_mode(if is_recording { 0o600 } else { 0o666 });
             match rustix::fs::open(path, flags | OFlags::WRONLY, mode) {
                 // A FIFO without a reader. Opened for both, it accepts data before a reader comes.

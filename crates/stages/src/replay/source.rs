@@ -4,6 +4,9 @@ use contract::{Message, Offset, Options, Outbox, Port, Report, Stage, StageResul
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// A longer step back in time is the start of another recording in the same file, after a restart of its host.
+const RESTART: Duration = Duration::from_secs(10);
+
 const BEFORE_START: &str = "before the start of the replay";
 
 pub(super) struct Source {
@@ -52,7 +55,9 @@ impl Source {
             }
         };
         // A message recorded out of order does not lengthen the time to the next.
-        let latest = self.last.map_or(recorded, |(previous, _)| previous.max(recorded));
+        let is_late = |previous: &Time| previous.since(recorded) <= RESTART;
+        let latest = self.last.map(|(previous, _)| previous).filter(is_late);
+        let latest = latest.map_or(recorded, |previous| previous.max(recorded));
         self.last = Some((latest, due));
         due
     }

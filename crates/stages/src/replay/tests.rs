@@ -41,6 +41,11 @@ fn the_spacing_is_the_recorded_one() {
 }
 
 #[test]
+fn a_second_recording_in_a_file_keeps_its_spacing_after_a_restart_of_the_host() {
+    assert_eq!(released_ms(&[], &[90_000, 90_100, 50, 150, 400]), [0, 100, 100, 200, 450]);
+}
+
+#[test]
 fn messages_before_the_start_are_counted() {
     let mut run = run(&[("from", "50ms")]);
     for ms in [0, 49, 50, 51] {
