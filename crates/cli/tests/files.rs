@@ -43,3 +43,31 @@ fn a_retry_keeps_the_lines_before_it() {
     service.wait("connected");
     assert_eq!(fs::read_to_string(&log).unwrap(), "one\ntwo\n");
 }
+
+/// A film of small pictures.
+fn film(pictures: u8) -> Vec<u8> {
+    let header = b"YUV4MPEG2 W4 H2 F30:1 Ip A0:0 Cmono\n".to_vec();
+    (0..pictures).fold(header, |film, number| [&film[..], b"FRAME\n", &[number; 8]].concat())
+}
+
+#[test]
+fn a_film_that_is_cut_short_arrives_once_and_the_fault_is_named() {
+    const PICTURES: u8 = 200;
+    let scratch = Scratch::new();
+    let [whole, cut, expected, copy] =
+        ["whole.y4m", "cut.y4m", "expected", "copy"].map(|name| scratch.path(name));
+    fs::write(&whole, film(PICTURES)).unwrap();
+    let film = film(PICTURES + 1);
+    fs::write(&cut, &film[..film.len() - 3]).unwrap();
+    outboard(&["connect", &format!("y4m:{whole},rate=0"), &format!("y4m:{expected}")]).done();
+    let expected = fs::read(&expected).unwrap();
+    let (cut, to) = (format!("y4m:{cut},rate=0"), format!("y4m:{copy}"));
+    let fault = "cut.y4m: it ends 5 bytes into a frame of 8";
+    for hub in [&[][..], &["--hub", "copy"]] {
+        let (_share, address) = Service::share(&cut, hub);
+        outboard(&["attach", &format!("{address}/cut.y4m"), "--as", &to]).refused_with(1, fault);
+        assert!(fs::read(&copy).unwrap() == expected, "{hub:?}");
+    }
+    outboard(&["connect", &cut, &to]).refused_with(1, fault);
+    assert!(fs::read(&copy).unwrap() == expected);
+}

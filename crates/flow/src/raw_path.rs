@@ -294,6 +294,8 @@ pub struct RawPath {
     /// The sink accepted data that it has not written yet.
     is_unflushed: bool,
     is_reliable: bool,
+    /// The fault in the source's data that ended a reliable flow.
+    fault: Option<String>,
     /// Incidents in the result that name no lost message, and those that do.
     incidents: [usize; 2],
     /// Messages moved so far.
@@ -336,6 +338,7 @@ impl RawPath {
             phase: Phase::Reading,
             is_unflushed: false,
             is_reliable: offer.class == FlowClass::Reliable,
+            fault: None,
             incidents: [0; 2],
             result: Connected::default(),
         }))
@@ -372,7 +375,16 @@ impl RawPath {
             {
                 break;
             }
-            match from.pull(self.from, Pull::Yours).map_err(|error| failed("the source", error))? {
+            let pulled = match from.pull(self.from, Pull::Yours) {
+                // The sink gets the messages before the fault.
+                Err(PartnerError::Data(problem)) if self.is_reliable => {
+                    let fault = self.fault.insert(format!("the source: {problem}"));
+                    self.drops.add_loss(fault, 1);
+                    Pulled::End
+                }
+                pulled => pulled.map_err(|error| failed("the source", error))?,
+            };
+            match pulled {
                 Pulled::Message(_, message) => self.source.feed(message, now),
                 Pulled::End => {
                     self.phase = Phase::DrainingSource;
@@ -405,7 +417,8 @@ impl RawPath {
             self.result.losses = self.drops.losses.clone();
         }
         if self.is_finished() && self.result.messages == 0 {
-            let failure = [&self.source, &self.sink].iter().find_map(|half| half.failure(&self.drops));
+            let refused = || [&self.source, &self.sink].iter().find_map(|half| half.failure(&self.drops));
+            let failure = self.fault.clone().or_else(refused);
             failure.map_or(Ok(()), |reason| Err(ServiceError::Peer(reason)))?;
         }
         Ok(again)

@@ -42,7 +42,7 @@ use audience::Audience;
 use change::SourceChange;
 use contract::{
     Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowTemplate, Half, Message, Partner,
-    PartnerResult, Pull, Pulled, Pushed, Time,
+    PartnerError, PartnerResult, Pull, Pulled, Pushed, Time,
 };
 use lifecycle::Lifecycle;
 use pipeline::{Chain, DropCounts, Pipeline};
@@ -363,7 +363,14 @@ impl SourcePath {
         outcome: &mut RunOutcome,
     ) -> Result<bool, PathError> {
         let read_at = self.trace_read_start();
-        let pulled = partner.pull(self.key, Pull::Yours).map_err(PathError::Partner)?;
+        let pulled = match partner.pull(self.key, Pull::Yours) {
+            // Another attempt would find the same fault, behind the same messages: the flow ends here.
+            Err(PartnerError::Data(problem)) if self.plan.class == FlowClass::Reliable => {
+                self.drops.add_loss(&problem, 1);
+                Pulled::End
+            }
+            pulled => pulled.map_err(PathError::Partner)?,
+        };
         outcome.count(&pulled);
         let pulled = self.observe(pulled);
         match pulled {
@@ -549,7 +556,7 @@ fn build_chain(plan: &FlowPlan) -> Result<Chain, DriverError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::{CtlReply, Format, PartnerError, Readiness, Site};
+    use contract::{CtlReply, Format, Readiness, Site};
     use modules::registry;
     use pipeline::{Origin, Pipeline};
     use std::sync::{Arc, Mutex};

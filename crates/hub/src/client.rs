@@ -1,6 +1,6 @@
 //! One of the paths that meet in a junction.
 
-use crate::endpoint::{Endpoint, Incoming};
+use crate::endpoint::{Endpoint, Failure, Incoming};
 use contract::{
     Attributes, Ctl, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
     PartnerError, Pushed,
@@ -184,8 +184,9 @@ impl Client {
         self.drops.add("device gone", self.waiting.len() as u64);
         self.waiting.clear();
         match error {
-            PartnerError::Gone(reason) => self.endpoint.fail(true, reason),
-            other => self.endpoint.fail(false, &other.to_string()),
+            PartnerError::Gone(reason) => self.endpoint.fail(Failure::Gone, reason),
+            PartnerError::Data(reason) => self.endpoint.fail(Failure::Data, reason),
+            other => self.endpoint.fail(Failure::Broken, &other.to_string()),
         }
     }
 
@@ -283,7 +284,7 @@ mod tests {
             client.deliver(Message::new(Time::ZERO, vec![body]), Pressure::Resync);
         }
         assert!(client.is_lagging && sleeps(&mut client));
-        far.open().unwrap().fail(false, "by a compromised worker");
+        far.open().unwrap().fail(Failure::Broken, "by a compromised worker");
         assert!(sleeps(&mut client) && client.has_ended());
     }
 }

@@ -18,6 +18,7 @@ use contract::{
     Attributes, Ctl, CtlReply, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Interest, Message, Next,
     Partner, PartnerError, PartnerResult, Presence, Pull, PullSlot, Pulled, Pushed, Readiness,
 };
+pub use ring::Failure;
 use ring::{CAPACITY_MAX, Consumer, EndpointRing, Item, Producer};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::io;
@@ -228,8 +229,8 @@ impl Endpoint {
     }
 
     /// Reports a failure behind this end. The other side sees it after all earlier messages.
-    pub fn fail(&mut self, is_gone: bool, reason: &str) {
-        self.outbound.ring.fail(is_gone, reason);
+    pub fn fail(&mut self, failure: Failure, reason: &str) {
+        self.outbound.ring.fail(failure, reason);
         self.wakeup.signal();
     }
 

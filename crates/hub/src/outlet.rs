@@ -10,7 +10,7 @@
 //! paths may be in several workers. Each worker then receives an endpoint of the queue's thread
 //! ([`crate::endpoint`]), so that messages of different paths do not mix.
 
-use crate::endpoint::{Endpoint, FarEnd, Incoming};
+use crate::endpoint::{Endpoint, Failure, FarEnd, Incoming};
 use crate::origin::{OpenPort, PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
@@ -268,7 +268,7 @@ impl Queue {
         // An endpoint opens any flow.
         let _ = end.open(&template, &Attributes::default());
         match lock(&self.shared.problem).as_deref() {
-            Some(problem) => end.fail(false, problem),
+            Some(problem) => end.fail(Failure::Broken, problem),
             None => lock(&self.shared.arrivals).push(end),
         }
         self.shared.wake.signal();
@@ -319,7 +319,7 @@ impl Writer {
             self.shared.failed.store(true, Ordering::Release);
             *lock(&self.shared.problem) = Some(problem.clone());
             self.add_arrivals();
-            self.endpoints.iter_mut().for_each(|endpoint| endpoint.fail(false, &problem));
+            self.endpoints.iter_mut().for_each(|endpoint| endpoint.fail(Failure::Broken, &problem));
         }
         forget(&mut self.poller, self.partner.as_ref());
     }

@@ -87,6 +87,14 @@ impl StreamReader {
         }
     }
 
+    /// Adds the stream's name to a fault in its bytes.
+    fn named(&self, fault: PartnerError) -> PartnerError {
+        match fault {
+            PartnerError::Data(problem) => PartnerError::Data(format!("{}: {problem}", self.name)),
+            other => other,
+        }
+    }
+
     /// Reads once. Returns true if there was data or the end.
     fn read(&mut self) -> PartnerResult<bool> {
         if std::mem::take(&mut self.is_emptied) {
@@ -110,13 +118,13 @@ impl StreamReader {
 impl MessageReader for StreamReader {
     fn next(&mut self, now: Time) -> PartnerResult<Next> {
         for _ in 0..READS_MAX {
-            if let Some(message) = self.deframer.next(now)? {
+            if let Some(message) = self.deframer.next(now).map_err(|fault| self.named(fault))? {
                 return Ok(Next::Message(message));
             }
             match self.state {
                 State::Reading => {}
                 State::Draining => {
-                    let last = self.deframer.end(now)?;
+                    let last = self.deframer.end(now).map_err(|fault| self.named(fault))?;
                     if last.is_none() {
                         self.state = State::Ended;
                     }

@@ -61,9 +61,16 @@ const REASON_BYTES: usize = 4 * LINE - 8;
 const ENTRIES: usize = 8 * LINE;
 const ENTRY_BYTES: usize = LINE;
 
-/// Values of [`FAILED`]: the partner may return, or it will not.
-const GONE: u64 = 1;
-const BROKEN: u64 = 2;
+/// A failure of the partner behind an end, with its value of [`FAILED`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It may return.
+    Gone = 1,
+    /// It will not.
+    Broken = 2,
+    /// Its data have a fault.
+    Data = 3,
+}
 
 /// An item in the ring.
 #[derive(Debug)]
@@ -181,12 +188,12 @@ impl EndpointRing {
     }
 
     /// Reports a failure of the partner behind the writer; the first reason is kept.
-    pub(super) fn fail(&self, is_gone: bool, reason: &str) {
+    pub(super) fn fail(&self, failure: Failure, reason: &str) {
         if self.has_failed() {
             return;
         }
         self.write_reason(reason);
-        self.store(FAILED, if is_gone { GONE } else { BROKEN });
+        self.store(FAILED, failure as u64);
     }
 
     fn write_reason(&self, reason: &str) {
@@ -223,8 +230,11 @@ impl EndpointRing {
     pub(super) fn failure(&self) -> Option<PartnerError> {
         let failure = Some(self.load(FAILED)).filter(|failure| *failure != 0)?;
         let reason = self.reason();
+        const GONE: u64 = Failure::Gone as u64;
+        const DATA: u64 = Failure::Data as u64;
         Some(match failure {
             GONE => PartnerError::Gone(reason),
+            DATA => PartnerError::Data(reason),
             _ => PartnerError::os("the partner at the other end", io::Error::other(reason)),
         })
     }

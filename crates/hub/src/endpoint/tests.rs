@@ -254,8 +254,8 @@ fn the_first_failure_text_is_kept_and_cut() {
     let mut far = far.open().unwrap();
     open(&mut far, FlowClass::Reliable);
     near.push(FLOW, message(1, 3)).unwrap();
-    near.fail(true, &"ö".repeat(1000));
-    near.fail(false, "another");
+    near.fail(Failure::Gone, &"ö".repeat(1000));
+    near.fail(Failure::Data, "another");
     assert!(matches!(far.pull(FLOW, Pull::Yours), Ok(Pulled::Message(..))));
     let Err(PartnerError::Gone(reason)) = far.pull(FLOW, Pull::Yours) else { panic!("it is gone") };
     assert!(reason.len() < 300 && reason.starts_with("öö"), "{reason}");
