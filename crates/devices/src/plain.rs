@@ -5,6 +5,7 @@ use contract::{
     Description, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, NodeName, Opened,
     OptionKind, OptionSpec, local,
 };
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 
@@ -104,6 +105,21 @@ pub(crate) fn os(operation: String, error: impl Into<std::io::Error>, advice: Op
 pub(crate) const DENIED_BY_UNIT: &str = "the unit of the service, or the container, does not allow this device: write `DeviceAllow=` in `systemctl edit \
      outboard`; for a driver that was loaded after the start, `systemctl restart outboard` is enough";
 
+/// Returns true if this error of a connection means that it is lost, and that another one may be made.
+pub(crate) fn is_lost(error: ErrorKind) -> bool {
+    use ErrorKind as Kind;
+    matches!(
+        error,
+        Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::BrokenPipe
+            | Kind::TimedOut
+            | Kind::HostUnreachable
+            | Kind::NetworkUnreachable
+            | Kind::NetworkDown
+    )
+}
+
 /// Describes the failure of a connection to a server. The advice fits a connection that was tried, not a wrong address.
 pub(crate) fn unreached(operation: String, error: std::io::Error, advice: &str) -> DeviceError {
     let was_tried = error.raw_os_error().is_some() || error.kind() == std::io::ErrorKind::TimedOut;
@@ -117,4 +133,29 @@ pub(crate) fn descriptors<const N: usize>(opened: Opened) -> Result<[OwnedFd; N]
         what: class,
         problem: format!("the broker passed {} descriptors instead of {N}", descriptors.len()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_lost_connection_may_be_made_again() {
+        let lost = |error: Errno| is_lost(std::io::Error::from(error).kind());
+        for error in [
+            Errno::CONNRESET,
+            Errno::CONNABORTED,
+            Errno::PIPE,
+            Errno::TIMEDOUT,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::NETDOWN,
+        ] {
+            assert!(lost(error), "{error}");
+        }
+        for error in [Errno::IO, Errno::NOSPC, Errno::BADF, Errno::AGAIN, Errno::INVAL] {
+            assert!(!lost(error), "{error}");
+        }
+    }
 }

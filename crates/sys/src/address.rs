@@ -1,7 +1,10 @@
 //! Host names as users write them, and TCP connections to them.
 
+use crate::net;
+use rustix::net::sockopt;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Returns all addresses of `HOST:PORT`, at least one, from the system's resolver. IPv6 is written in brackets.
@@ -53,20 +56,35 @@ pub fn host_name() -> String {
     }
 }
 
+/// Silence of a server until the kernel asks whether it is there, the interval and the number of these questions.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(20), Duration::from_secs(5), 4);
+
 /// Connects to the first address that answers, each within `timeout`. Small writes are sent at once
-/// (`TCP_NODELAY`).
+/// (`TCP_NODELAY`). The connection fails about a minute after the server or the network has failed.
 pub fn connect(addresses: &[SocketAddr], timeout: Duration) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(io::ErrorKind::NotFound, "there is no address");
     for address in addresses {
         match TcpStream::connect_timeout(address, timeout) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                // Best effort: without these, a dead server is found late or never.
+                let _ = (keep_alive(&stream), net::limit_backoff(&stream));
                 return Ok(stream);
             }
             Err(error) => refused = error,
         }
     }
     Err(refused)
+}
+
+/// Lets the kernel ask an idle connection. No `TCP_USER_TIMEOUT`: it also ends a connection whose server answers but reads nothing
+/// for a while, such as a printer without paper.
+fn keep_alive(socket: impl AsFd) -> rustix::io::Result<()> {
+    let (idle, interval, count) = KEEPALIVE;
+    sockopt::set_tcp_keepidle(&socket, idle)?;
+    sockopt::set_tcp_keepintvl(&socket, interval)?;
+    sockopt::set_tcp_keepcnt(&socket, count)?;
+    sockopt::set_socket_keepalive(&socket, true)
 }
 
 #[cfg(test)]
@@ -94,5 +112,19 @@ mod tests {
         let timeout = Duration::from_secs(60);
         assert_eq!(connect(&[closed, open], timeout).unwrap().peer_addr().unwrap(), open);
         assert!(connect(&[closed], timeout).is_err() && connect(&[], timeout).is_err());
+    }
+
+    #[test]
+    fn the_kernel_asks_whether_an_idle_server_is_there() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = connect(&[listener.local_addr().unwrap()], Duration::from_secs(60)).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let asks = (
+            sockopt::tcp_keepidle(&stream).unwrap(),
+            sockopt::tcp_keepintvl(&stream).unwrap(),
+            sockopt::tcp_keepcnt(&stream).unwrap(),
+        );
+        assert_eq!(asks, KEEPALIVE);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 0, "a server may be slow to read");
     }
 }

@@ -433,6 +433,8 @@ const TCP_RTO_MIN_US: libc::c_int = 45;
 /// one is a second, the kernel's minimum, so that a flow resumes within a second after a bad link recovers.
 const RESEND_MIN_US: libc::c_int = 60_000;
 const RESEND_MAX_MS: libc::c_int = 1000;
+/// The longest timeout of [`limit_backoff`].
+const BACKOFF_MAX_MS: libc::c_int = 4000;
 
 /// Sets the retransmission timeout of a stream to 60 ms up to a second (the defaults are 200 ms to 120 s),
 /// without exponential growth while few segments are in flight (`TCP_THIN_LINEAR_TIMEOUTS`). A kernel without
@@ -446,6 +448,12 @@ pub fn resend_soon(socket: impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     let set = options.map(|(option, value)| set_option(socket, libc::IPPROTO_TCP, option, value));
     set.into_iter().collect()
+}
+
+/// Limits the retransmission timeout of a stream. After 15 retransmissions (`tcp_retries2`) the connection has failed: then after
+/// about a minute, while the default needs a quarter of an hour. A kernel before Linux 6.15 returns an error and keeps its default.
+pub fn limit_backoff(socket: impl AsFd) -> io::Result<()> {
+    set_option(socket.as_fd(), libc::IPPROTO_TCP, TCP_RTO_MAX_MS, BACKOFF_MAX_MS)
 }
 
 /// Enables joined datagrams (`UDP_GRO`) for [`receive_datagrams`]. Errors are those of `setsockopt(2)`.

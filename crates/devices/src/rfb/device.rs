@@ -4,7 +4,7 @@ use super::client::{Changes, Client, ServerEvent, ServerInit, preferring};
 use super::pixels::PixelFormat;
 use crate::clipboard::Copies;
 use crate::flows::{Endpoint, FlowPartner, invalid};
-use crate::plain::{has_clipboard, is_view_only};
+use crate::plain::{has_clipboard, is_lost, is_view_only};
 use buffers::Recycler;
 use bytes::BytesMut;
 use contract::{
@@ -138,9 +138,9 @@ impl DevicePartner {
     }
 
     fn error(&self, operation: &str, error: std::io::Error) -> PartnerError {
-        match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::TimedOut => self.gone(),
-            _ => PartnerError::os(format!("{operation} {}", self.name), error),
+        match is_lost(error.kind()) {
+            true => self.gone(),
+            false => PartnerError::os(format!("{operation} {}", self.name), error),
         }
     }
 

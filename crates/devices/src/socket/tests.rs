@@ -50,3 +50,14 @@ fn a_refused_connection_is_reported_with_the_address() {
     let error = class.open(&spec, Role::Device, None).unwrap_err().to_string();
     assert!(error.contains("unix:/nonexistent/socket") && error.contains("listening"), "{error}");
 }
+
+#[test]
+fn the_kernel_asks_whether_an_idle_server_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for role in [Role::Device, Role::Application] {
+        let (class, spec) =
+            crate::spec::parse(&format!("tcp:{}", listener.local_addr().unwrap()), role).unwrap();
+        let opened = class.open(&spec, role, None).unwrap();
+        assert!(rustix::net::sockopt::socket_keepalive(&opened.descriptors[0]).unwrap());
+    }
+}

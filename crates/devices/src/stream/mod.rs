@@ -23,6 +23,7 @@ pub(crate) use reader::StreamReader;
 pub(crate) use writer::StreamWriter;
 
 use crate::flows::{Endpoint, FlowPartner};
+use crate::plain::is_lost;
 use contract::{
     Ctl, CtlReply, DeviceError, DeviceSpec, Direction, FlowKey, Format, Message, Next, PartnerError,
     PartnerResult, PullSlot, Pushed, Readiness, RecoveryCtl, Time,
@@ -32,7 +33,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use smallvec::SmallVec;
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use sys::poller::can_wait;
 
@@ -129,6 +130,11 @@ impl Channel {
     /// Returns true for a regular file: its disk may be full for a while.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.kind == FileType::RegularFile
+    }
+
+    /// Returns true for an error of a connection that is lost.
+    fn is_lost(&self, error: Errno) -> bool {
+        !self.is_on_disk() && is_lost(io::Error::from(error).kind())
     }
 
     /// Returns true if the file position is not 0: this or a duplicated descriptor was read or written. Always false

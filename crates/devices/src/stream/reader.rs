@@ -82,7 +82,7 @@ impl StreamReader {
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             // A terminal that was hung up returns EIO instead of the end of file.
             Err(Errno::IO) if rustix::termios::isatty(&self.channel) => Ok(Some(0)),
-            Err(Errno::CONNRESET) => Err(PartnerError::Gone(self.name.clone())),
+            Err(error) if self.channel.is_lost(error) => Err(PartnerError::Gone(self.name.clone())),
             Err(error) => Err(PartnerError::os(format!("reading {}", self.name), error)),
         }
     }

@@ -76,7 +76,7 @@ impl StreamWriter {
                 self.retry_at = Some(now().after(DISK_INTERVAL));
                 Ok(false)
             }
-            Err(Errno::PIPE | Errno::CONNRESET) if self.may_reconnect => {
+            Err(error) if self.may_reconnect && channel.is_lost(error) => {
                 Err(PartnerError::Gone(self.name.clone()))
             }
             Err(error) => Err(PartnerError::os(format!("writing to {}", self.name), error)),

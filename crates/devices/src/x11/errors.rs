@@ -1,6 +1,6 @@
 //! Converts I/O errors of the connection with an X server.
 
-use crate::plain::os;
+use crate::plain::{is_lost, os};
 use contract::{DeviceError, PartnerError};
 use std::io;
 
@@ -8,7 +8,7 @@ use std::io;
 pub(super) fn partner_error(name: &str, error: io::Error) -> PartnerError {
     use io::ErrorKind as Kind;
     match error.kind() {
-        Kind::UnexpectedEof | Kind::ConnectionReset | Kind::BrokenPipe => {
+        kind if kind == Kind::UnexpectedEof || is_lost(kind) => {
             PartnerError::Gone(format!("the X server at {name}"))
         }
         Kind::InvalidData => PartnerError::Peer(error.to_string()),
