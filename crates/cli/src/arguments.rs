@@ -537,7 +537,7 @@ pub(crate) struct Via {
     /// Key file of the pair `encrypt`, the same on both hosts: 32 bytes, readable by its owner only
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Destination of a pair's side port on this host: record=file:/tmp/x.rec,frame=container
+    /// Destination of a pair's side port on this host: record=file:/tmp/x.rec
     #[arg(long = "port", value_name = "PAIR[.PORT]=APPLICATION")]
     pub(crate) ports: Vec<String>,
 }

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 use support::{Scratch, Service, outboard, wait_until};
+use wire::{BODY_BYTES_MAX, Container};
 
 #[test]
 fn a_refused_attach_leaves_the_last_recording_as_it_is() {
@@ -70,4 +71,46 @@ fn a_film_that_is_cut_short_arrives_once_and_the_fault_is_named() {
     }
     outboard(&["connect", &cut, &to]).refused_with(1, fault);
     assert!(fs::read(&copy).unwrap() == expected);
+}
+
+/// Returns the bodies of the messages in a file of containers.
+fn bodies(path: &str) -> Vec<Vec<u8>> {
+    let bytes = fs::read(path).unwrap();
+    let (mut rest, mut bodies) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let container = Container::parse(rest, BODY_BYTES_MAX).unwrap();
+        let (body, behind) = rest[Container::BYTES..].split_at(container.length as usize);
+        bodies.push(body.to_vec());
+        rest = behind;
+    }
+    bodies
+}
+
+#[test]
+fn a_recording_without_a_frame_has_messages_of_any_size() {
+    let scratch = Scratch::new();
+    for size in [40, 2_000_000] {
+        let [recording, replayed] = ["recording", "replayed"].map(|name| scratch.path(&format!("{name}{size}")));
+        let (_share, address) = Service::share(&format!("pattern:rate=0,size={size},count=4"), &[]);
+        let from = format!("{address}/pattern");
+        let port = format!("record=file:{recording}");
+        outboard(&["attach", &from, "--as", "null", "--via", "record(sink)", "--port", &port]).done();
+        let recorded = bodies(&recording);
+        assert!(recorded.iter().map(Vec::len).eq([size; 4]), "{} messages", recorded.len());
+        let (from, to) =
+            (format!("file:{recording},frame=container"), format!("file:{replayed},frame=container"));
+        outboard(&["connect", &from, &to, "--via", "replay"]).done();
+        assert!(bodies(&replayed) == recorded);
+    }
+}
+
+#[test]
+fn a_port_that_takes_no_bytes_is_refused_before_its_file_is_opened() {
+    let scratch = Scratch::new();
+    let (path, film) = scratch.noise("film.y4m", 5000);
+    let port = |port: &str| outboard(&["connect", "pattern:count=1", "null", "--via", "record", "--port", port]);
+    port(&format!("record=y4m:{path}"))
+        .refused(2, &["`y4m` takes the format `video`, and a side port sends bytes: write `file`"]);
+    port("record=uinput").refused(2, &["`uinput` stands in for a device", "write `file`"]);
+    assert!(fs::read(&path).unwrap() == film);
 }

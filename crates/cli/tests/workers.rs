@@ -611,7 +611,7 @@ fn a_joint_takes_each_device_from_a_locked_worker_and_outlives_it() {
 fn a_recording_survives_kills_of_workers() {
     let scratch = Scratch::new();
     let recording = scratch.path("recording");
-    let port = format!("record=file:{recording}");
+    let port = format!("record=file:{recording},frame=chunk");
     let mut bench = Bench::with(scratch, "tcp", "record(sink)", [&[], &["--port", &port]]);
     let writer = Writer::start(&bench.device);
     let application = bench.application.try_clone().unwrap();

@@ -1,5 +1,4 @@
-//! Outlets: messages that leave pairs by side ports, to partners on this host: `--port
-//! record=file:/tmp/x.rec,frame=container`.
+//! Outlets: messages that leave pairs by side ports, to partners on this host: `--port record=file:/tmp/x.rec`.
 //!
 //! Paths put messages into a bounded queue and never wait. Each port has a thread that delivers them to
 //! its partner. After the last path, the partner receives the queued messages and the end.
@@ -14,10 +13,11 @@ use crate::endpoint::{Endpoint, Failure, FarEnd, Incoming};
 use crate::origin::{OpenPort, PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
-    Attributes, Ctl, CtlReply, Description, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer,
-    FlowTemplate, Format, Message, Opened, Partner, PartnerResult, Port, Pushed, Readiness, Role,
+    Attributes, Ctl, CtlReply, Description, DeviceError, DeviceSpec, Direction, FlowClass, FlowDirection,
+    FlowKey, FlowOffer, FlowTemplate, Format, Message, Opened, Partner, PartnerResult, Port, Pushed,
+    Readiness, Role,
 };
-use flow::nodes::{self, Claim, Claimant, Conflict};
+use flow::nodes::{self, Claim, Claimant, Conflict, Misfit};
 use flow::types::{Wake, flush, forget};
 use modules::registry;
 use pipeline::{NamedOutlet, Outlet, side_port};
@@ -45,8 +45,8 @@ pub const PORTS_MAX: usize = 16;
 pub fn open(arguments: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>, String> {
     let one = |argument: &String| {
         let (pair, port, spec) = parse(argument)?;
-        let target =
-            Target::open(spec, is_shared).map_err(|problem| format!("port `{argument}`: {problem}"))?;
+        let wrong = |problem| format!("port `{argument}`: {problem}");
+        let target = Target::open(&target_spec(pair, spec).map_err(wrong)?, is_shared).map_err(wrong)?;
         Ok(NamedOutlet { pair, port, outlet: Arc::new(target) })
     };
     arguments.iter().map(one).collect()
@@ -79,9 +79,8 @@ pub fn import(ports: Vec<OpenPort>) -> Vec<NamedOutlet> {
 /// Checks the arguments without opening anything.
 pub fn check(arguments: &[String]) -> Result<(), String> {
     arguments.iter().try_for_each(|argument| {
-        let (_, _, spec) = parse(argument)?;
-        let spec = registry::device_spec(spec, Role::Application);
-        spec.map(drop).map_err(|error| format!("port `{argument}`: {error}"))
+        let (pair, _, spec) = parse(argument)?;
+        target_spec(pair, spec).map(drop).map_err(|problem| format!("port `{argument}`: {problem}"))
     })
 }
 
@@ -93,11 +92,49 @@ fn parse(argument: &str) -> Result<(&'static str, Port, &str), String> {
             wrong(format!("a number is no side port; `--listen [::]:{number}` sets the port of this host"))
         }
         Err(_) => {
-            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec,frame=container".into())
+            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec".into())
         }
     })?;
     let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
     Ok((pair, port, spec.trim()))
+}
+
+/// Parses the target of a port of `pair`, and checks that it takes bytes.
+fn target_spec(pair: &str, text: &str) -> Result<DeviceSpec, String> {
+    let parse = |text: &str| {
+        registry::device_spec(text, Role::Application).map_err(|error: DeviceError| error.to_string())
+    };
+    let spec = parse(text)?;
+    let class = &spec.class;
+    match nodes::misfit(class, &side_port_description()) {
+        Some(Misfit::Format(taken, _)) => {
+            return Err(format!("`{class}` takes the format `{taken}`, and a side port sends bytes: write `file`"));
+        }
+        Some(Misfit::Class(_)) => {
+            return Err(format!("`{class}` stands in for a device, and a side port sends bytes: write `file`"));
+        }
+        None => {}
+    }
+    // Without containers, a recording has no messages and no times, and cannot be replayed.
+    match pair == "record" && class == "file" && !text.contains(",frame=") {
+        true => parse(&format!("{text},frame=container")),
+        false => Ok(spec),
+    }
+}
+
+/// Describes a side port to the class of its target.
+fn side_port_description() -> Description {
+    Description {
+        class: Description::SIDE_PORT.into(),
+        summary: "a side port".into(),
+        flows: vec![FlowOffer {
+            direction: FlowDirection::DeviceToApplication,
+            format: Format::Bytes,
+            class: FlowClass::Reliable,
+        }],
+        application: "file",
+        properties: Vec::new(),
+    }
 }
 
 /// The target of a port, with its queue after the first message.
@@ -118,23 +155,11 @@ impl Target {
         Target { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default(), _claim: claim }
     }
 
-    fn open(text: &str, is_shared: bool) -> Result<Target, String> {
-        let spec = registry::device_spec(text, Role::Application).map_err(|error| error.to_string())?;
-        let like = Description {
-            class: Description::SIDE_PORT.into(),
-            summary: "a side port".into(),
-            flows: vec![FlowOffer {
-                direction: FlowDirection::DeviceToApplication,
-                format: Format::Bytes,
-                class: FlowClass::Reliable,
-            }],
-            application: "file",
-            properties: Vec::new(),
-        };
-        let service = format!("side port {text}");
+    fn open(spec: &DeviceSpec, is_shared: bool) -> Result<Target, String> {
+        let service = format!("side port {}:{}", spec.class, spec.target);
         let claimant = Claimant { service, conflict: Conflict::Refuse, yields: false };
-        let (opened, claim) =
-            nodes::open(&spec, Some(&like), &claimant).map_err(|error| error.to_string())?;
+        let (opened, claim) = nodes::open(spec, Some(&side_port_description()), &claimant)
+            .map_err(|error| error.to_string())?;
         Ok(Target::new(opened, is_shared, claim))
     }
 

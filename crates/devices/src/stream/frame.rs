@@ -28,10 +28,13 @@ pub(crate) const FRAME_OPTION: OptionSpec = local(
 /// The option `max`.
 pub(crate) const MAX_OPTION: OptionSpec = local(
     "max",
-    OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 },
-    "1MiB",
-    "largest line or container, bytes",
+    OptionKind::OrAuto(&OptionKind::Size { min: 1, max: wire::BODY_BYTES_MAX as u64 }),
+    "auto",
+    "largest line or container, bytes; auto: 1 MiB for lines, 64 MiB for containers",
 );
+
+/// The largest line if the user names no other size.
+const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The size in `chunk(SIZE)`.
 const CHUNK_SIZE: OptionSpec = local("chunk", OptionKind::Size { min: 1, max: 1 << 20 }, "64KiB", "bytes");
@@ -50,6 +53,14 @@ impl Frame {
         match parse_value(&CHUNK_SIZE, size).map_err(|error| error.problem)? {
             Value::Size(size) => Ok(Frame::Chunk(size as usize)),
             _ => unreachable!("the option has the kind Size"),
+        }
+    }
+
+    /// Returns the default of [`MAX_OPTION`]: a container holds any message, and a line without an end is a fault.
+    pub(crate) fn bytes_max(self) -> usize {
+        match self {
+            Frame::Container => wire::BODY_BYTES_MAX,
+            Frame::Line | Frame::Chunk(_) => LINE_BYTES_MAX,
         }
     }
 }

@@ -246,7 +246,11 @@ impl Framing {
         let frame = Frame::parse(spec.options.text(FRAME_OPTION.name)).map_err(|problem| {
             DeviceError::Spec { what: format!("`{}:{}`", spec.class, spec.target), problem }
         })?;
-        Ok(Framing { frame, max: spec.options.size(MAX_OPTION.name) })
+        let max = match spec.options.is_auto(MAX_OPTION.name) {
+            true => frame.bytes_max(),
+            false => spec.options.size(MAX_OPTION.name),
+        };
+        Ok(Framing { frame, max })
     }
 }
 
