@@ -312,7 +312,8 @@ impl ApplicationHost {
         let reason =
             if result.is_ok() { "the application host stops" } else { "the application host failed" };
         self.common.link.leave(reason, &mut self.poller);
-        self.common.workers.forget(&mut self.poller);
+        let reports = self.common.workers.stop(&mut self.poller);
+        reports.into_iter().for_each(|report| _ = self.common.handle_report(report, emit));
         result.and_then(|()| self.check_losses()).map(|()| None)
     }
 

@@ -6,8 +6,9 @@ use rustix::net::sockopt::set_socket_linger;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
-use support::{Scratch, Service, outboard, wait_until};
+use support::{Scratch, Service, outboard, terminate, wait_until};
 use wire::{BODY_BYTES_MAX, Container};
 
 #[test]
@@ -17,7 +18,8 @@ fn a_refused_attach_leaves_the_last_recording_as_it_is() {
     let port = format!("record=file:{path},frame=container");
     let record = ["--as", "null", "--via", "record", "--port", &port];
     // The name of the host is wrong, and then nobody answers.
-    outboard(&[&["attach", "stuido/sensor"], &record[..]].concat()).refused(1, &["`stuido` is no name of a paired host"]);
+    outboard(&[&["attach", "stuido/sensor"], &record[..]].concat())
+        .refused(1, &["`stuido` is no name of a paired host"]);
     outboard(&[&["attach", "tcp://127.0.0.1:1/sensor"], &record[..]].concat()).refused(1, &["127.0.0.1:1"]);
     assert!(fs::read(&path).unwrap() == recorded);
 }
@@ -90,7 +92,8 @@ fn bodies(path: &str) -> Vec<Vec<u8>> {
 fn a_recording_without_a_frame_has_messages_of_any_size() {
     let scratch = Scratch::new();
     for size in [40, 2_000_000] {
-        let [recording, replayed] = ["recording", "replayed"].map(|name| scratch.path(&format!("{name}{size}")));
+        let [recording, replayed] =
+            ["recording", "replayed"].map(|name| scratch.path(&format!("{name}{size}")));
         let (_share, address) = Service::share(&format!("pattern:rate=0,size={size},count=4"), &[]);
         let from = format!("{address}/pattern");
         let port = format!("record=file:{recording}");
@@ -108,9 +111,49 @@ fn a_recording_without_a_frame_has_messages_of_any_size() {
 fn a_port_that_takes_no_bytes_is_refused_before_its_file_is_opened() {
     let scratch = Scratch::new();
     let (path, film) = scratch.noise("film.y4m", 5000);
-    let port = |port: &str| outboard(&["connect", "pattern:count=1", "null", "--via", "record", "--port", port]);
+    let port =
+        |port: &str| outboard(&["connect", "pattern:count=1", "null", "--via", "record", "--port", port]);
     port(&format!("record=y4m:{path}"))
         .refused(2, &["`y4m` takes the format `video`, and a side port sends bytes: write `file`"]);
     port("record=uinput").refused(2, &["`uinput` stands in for a device", "write `file`"]);
     assert!(fs::read(&path).unwrap() == film);
+}
+
+/// A file system of 64 KiB, unmounted on drop.
+struct SmallDisk(String);
+
+impl SmallDisk {
+    fn mount(path: String) -> Option<SmallDisk> {
+        fs::create_dir(&path).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "small", &path]).status();
+        mounted.is_ok_and(|status| status.success()).then_some(SmallDisk(path))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").args(["--lazy", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_recording_on_a_full_disk_is_reported() {
+    let scratch = Scratch::new();
+    let Some(disk) = SmallDisk::mount(scratch.path("disk")) else {
+        return testkit::skip::until_vm("this user may mount no disk");
+    };
+    let (_share, address) = Service::share("pattern:rate=500,size=1000", &[]);
+    let port = format!("record=file:{}/recording", disk.0);
+    let from = format!("{address}/pattern");
+    let mut attach =
+        Service::start(&["attach", &from, "--as", "null", "--via", "record(sink)", "--port", &port]);
+    let told = attach.wait("module")["incident"].take();
+    assert!(told.as_str().unwrap().contains("the disk of its side port is full"), "{told}");
+    terminate(&attach.child);
+    let told = attach.wait("module")["incident"].take();
+    assert!(told.as_str().unwrap().contains("messages were not written to its side port"), "{told}");
+    let connect = ["connect", "pattern:rate=0,size=1000,count=200", "null", "--via", "record(sink)"];
+    let told = outboard(&[&connect[..], &["--port", &port, "--json"]].concat()).done().json();
+    let told = told["incidents"].to_string();
+    assert!(told.contains("messages were not written to its side port"), "{told}");
 }

@@ -56,6 +56,12 @@ pub struct Connected {
 }
 
 impl Connected {
+    /// Ends the side ports, and adds their problems.
+    pub fn with_ports(mut self, pipelines: &Pipelines) -> Connected {
+        self.incidents.extend(pipelines.outlets.iter().filter_map(|port| port.finish()));
+        self
+    }
+
     /// Returns an error if a reliable flow lost messages.
     pub fn check(&self) -> Result<(), ServiceError> {
         ServiceError::check_losses(&self.losses)
@@ -69,7 +75,7 @@ pub fn connect(
     pipelines: &Pipelines,
     stop: &Stop,
 ) -> Result<Connected, ServiceError> {
-    open(source, sink, pipelines)?.run(stop)
+    Ok(open(source, sink, pipelines)?.run(stop)?.with_ports(pipelines))
 }
 
 /// Opens `source` and `sink` for a run.

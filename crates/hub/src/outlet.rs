@@ -37,6 +37,9 @@ const QUEUE: usize = 1024;
 /// Limit of the time that a partner may need for the queued messages at the end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The problem of a target whose disk is full. The partner tries again, and the flow never waits for a side port.
+const DISK_FULL: &str = "the disk of its side port is full: messages are missing there until it has room";
+
 /// Limit of side ports that a worker receives.
 pub const PORTS_MAX: usize = 16;
 
@@ -91,9 +94,7 @@ fn parse(argument: &str) -> Result<(&'static str, Port, &str), String> {
         Ok(number) => {
             wrong(format!("a number is no side port; `--listen [::]:{number}` sets the port of this host"))
         }
-        Err(_) => {
-            wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec".into())
-        }
+        Err(_) => wrong("write PAIR=SPEC or PAIR.PORT=SPEC, such as record=file:/tmp/x.rec".into()),
     })?;
     let (pair, port) = side_port(name.trim(), registry::pairs()).map_err(wrong)?;
     Ok((pair, port, spec.trim()))
@@ -108,10 +109,14 @@ fn target_spec(pair: &str, text: &str) -> Result<DeviceSpec, String> {
     let class = &spec.class;
     match nodes::misfit(class, &side_port_description()) {
         Some(Misfit::Format(taken, _)) => {
-            return Err(format!("`{class}` takes the format `{taken}`, and a side port sends bytes: write `file`"));
+            return Err(format!(
+                "`{class}` takes the format `{taken}`, and a side port sends bytes: write `file`"
+            ));
         }
         Some(Misfit::Class(_)) => {
-            return Err(format!("`{class}` stands in for a device, and a side port sends bytes: write `file`"));
+            return Err(format!(
+                "`{class}` stands in for a device, and a side port sends bytes: write `file`"
+            ));
         }
         None => {}
     }
@@ -190,6 +195,13 @@ impl Outlet for Target {
         let own = lock(&self.problem).take();
         own.or_else(|| lock(&self.queue.get()?.as_ref()?.shared.problem).take())
     }
+
+    fn finish(&self) -> Option<String> {
+        if let Some(Some(queue)) = self.queue.get() {
+            queue.end();
+        }
+        self.take_problem()
+    }
 }
 
 impl Drop for Target {
@@ -259,7 +271,8 @@ struct Shared {
 /// The sending end of a port's queue.
 struct Queue {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// `None` after the end.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Queue {
@@ -282,7 +295,7 @@ impl Queue {
         let writer =
             Writer { shared: shared.clone(), partner, key, poller, held: None, endpoints: VecDeque::new() };
         let thread = std::thread::Builder::new().name("side port".into()).spawn(move || writer.run());
-        Ok(Queue { shared, thread: Some(thread.map_err(system)?) })
+        Ok(Queue { shared, thread: Mutex::new(Some(thread.map_err(system)?)) })
     }
 
     /// Creates an endpoint for a worker.
@@ -292,12 +305,28 @@ impl Queue {
         let template = FlowTemplate { direction, format: Format::Bytes, class };
         // An endpoint opens any flow.
         let _ = end.open(&template, &Attributes::default());
-        match lock(&self.shared.problem).as_deref() {
-            Some(problem) => end.fail(Failure::Broken, problem),
-            None => lock(&self.shared.arrivals).push(end),
+        match self.shared.failed.load(Ordering::Acquire) {
+            true => {
+                let problem = lock(&self.shared.problem);
+                end.fail(
+                    Failure::Broken,
+                    problem.as_deref().unwrap_or("the target of its side port has failed"),
+                );
+            }
+            false => lock(&self.shared.arrivals).push(end),
         }
         self.shared.wake.signal();
         Ok(far)
+    }
+
+    /// Delivers the queued messages, within [`PATIENCE`], and ends.
+    fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.shared.wake.signal();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+        self.shared.failed.store(true, Ordering::Release);
     }
 
     fn put(&self, message: Message) -> bool {
@@ -318,11 +347,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::Release);
-        self.shared.wake.signal();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 
@@ -351,16 +376,21 @@ impl Writer {
 
     fn write(&mut self) -> PartnerResult {
         let mut until = None;
-        let mut unflushed = false;
+        let (mut unflushed, mut is_told) = (false, false);
         loop {
             let ended = self.shared.ended.load(Ordering::Acquire);
             if ended && Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                self.report_unwritten(unflushed);
                 return Ok(());
             }
             self.add_arrivals();
             let pushed = self.push()?;
             if pushed || unflushed {
                 unflushed = flush(Some(&mut self.partner))?;
+            }
+            if !is_told && (unflushed || self.held.is_some()) && self.is_disk_full() {
+                is_told = true;
+                *lock(&self.shared.problem) = Some(DISK_FULL.into());
             }
             let empty = self.held.is_none() && self.shared.ring.is_empty() && !self.has_arrivals();
             if ended && empty && self.finish()? {
@@ -418,6 +448,23 @@ impl Writer {
             }
         }
         Ok(pushed)
+    }
+
+    /// Reports the messages that the partner did not take in time.
+    fn report_unwritten(&mut self, unflushed: bool) {
+        let waiting = self.held.take().iter().count() + std::iter::from_fn(|| self.next()).count();
+        let problem = match waiting + usize::from(unflushed) {
+            0 => return,
+            1 => "1 message was not written to its side port".into(),
+            count => format!("{count} messages were not written to its side port"),
+        };
+        *lock(&self.shared.problem) = Some(problem);
+    }
+
+    /// Returns whether the partner tries a full disk again.
+    fn is_disk_full(&mut self) -> bool {
+        let report = self.partner.ctl(self.key, Ctl::Report);
+        matches!(report, Ok(CtlReply::Report(figures)) if figures.iter().any(|(name, _)| *name == "disk full"))
     }
 
     fn finish(&mut self) -> PartnerResult<bool> {

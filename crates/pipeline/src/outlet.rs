@@ -12,6 +12,12 @@ pub trait Outlet: Any + Send + Sync {
 
     /// Returns a problem of the outlet, once.
     fn take_problem(&self) -> Option<String>;
+
+    /// Waits, for a limited time, until the target has all messages, and refuses later ones. Returns the problem if some are
+    /// missing there.
+    fn finish(&self) -> Option<String> {
+        self.take_problem()
+    }
 }
 
 /// The outlet of a side port, for every pair with this name.
@@ -23,6 +29,13 @@ pub struct NamedOutlet {
     pub port: Port,
     /// The outlet.
     pub outlet: Arc<dyn Outlet>,
+}
+
+impl NamedOutlet {
+    /// Ends the outlet ([`Outlet::finish`]). The problem has the name of the pair.
+    pub fn finish(&self) -> Option<String> {
+        self.outlet.finish().map(|problem| format!("`{}`: {problem}", self.pair))
+    }
 }
 
 impl fmt::Debug for NamedOutlet {

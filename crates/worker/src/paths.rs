@@ -500,6 +500,7 @@ impl<C: ControlChannel> Loop<C> {
     /// Reports what the drivers have done, and leaves their partners as they are: a partner that is dropped may change its node.
     fn leave(&mut self) {
         self.report_backlog();
+        self.end_outlets();
         std::mem::forget(std::mem::take(&mut self.drivers));
     }
 
@@ -507,6 +508,16 @@ impl<C: ControlChannel> Loop<C> {
         for entry in std::mem::take(&mut self.drivers).into_values() {
             entry.driver.close(&mut self.poller);
         }
+        self.end_outlets();
+    }
+
+    /// Delivers the messages of side ports that still wait.
+    fn end_outlets(&mut self) {
+        for (driver, outlets) in std::mem::take(&mut self.outlets) {
+            let notice = |text| Report::Notice { driver, notice: Notice::Incident(text) };
+            self.backlog.extend(outlets.iter().filter_map(NamedOutlet::finish).map(notice));
+        }
+        self.report_backlog();
     }
 }
 

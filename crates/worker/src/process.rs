@@ -29,7 +29,7 @@ use sys::poller::Poller;
 use sys::seccomp::REFUSED;
 
 /// Time that a stopping worker gets before it is killed. Targets of side ports may take 5 s.
-const STOP: Duration = Duration::from_secs(6);
+pub(super) const STOP: Duration = Duration::from_secs(6);
 /// Time that a worker gets to exit after it closed its line.
 const END: Duration = Duration::from_millis(50);
 /// Most text of an exited worker that its broker reports.
@@ -212,11 +212,11 @@ impl Process {
         told && self.line.flush().is_ok() && self.reap(patience).is_some()
     }
 
-    /// Sends [`Command::Leave`] and waits up to `patience`. Returns the reports up to the worker's exit; a worker that does not
-    /// exit is killed.
-    pub(super) fn leave(&mut self, patience: Duration) -> Vec<Report> {
+    /// Sends [`Command::Leave`] or [`Command::Stop`] and waits up to `patience`. Returns the reports up to the worker's exit; a
+    /// worker that does not exit is killed.
+    pub(super) fn exit(&mut self, command: Command, patience: Duration) -> Vec<Report> {
         let until = Instant::now() + patience;
-        let _ = self.send(Command::Leave);
+        let _ = self.send(command);
         let mut reports = Vec::new();
         loop {
             self.exchange();

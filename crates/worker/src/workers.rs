@@ -5,7 +5,7 @@
 
 use super::handover::{Handover, TakenDriver};
 use super::offers::{Offers, half_of};
-use super::process::Process;
+use super::process::{Process, STOP};
 use super::{Command, DriverPlan, Report, Worker};
 use contract::FlowDirection;
 use flow::recovery;
@@ -381,8 +381,19 @@ impl Workers {
     /// Ends the process and leaves the devices as they are. Returns its last reports, which the session handles before
     /// [`Workers::hand_over`].
     pub fn leave(&mut self) -> Vec<Report> {
+        self.exit(Command::Leave, LEAVE_WAIT)
+    }
+
+    /// Ends the process, and removes all descriptors from the poller. Returns the last reports.
+    pub fn stop(&mut self, poller: &mut Poller) -> Vec<Report> {
+        let reports = self.exit(Command::Stop, STOP);
+        self.forget(poller);
+        reports
+    }
+
+    fn exit(&mut self, command: Command, patience: Duration) -> Vec<Report> {
         let Some(mut process) = self.process.take() else { return Vec::new() };
-        let mut reports = process.leave(LEAVE_WAIT);
+        let mut reports = process.exit(command, patience);
         self.exited = Some(process);
         reports.retain_mut(|report| self.track_report(report));
         reports

@@ -176,7 +176,7 @@ impl Unit {
                 self.run(cx, move |stop, emit, report_start| {
                     let connection = raw_path::open(&words.source, &words.sink, &pipelines)?;
                     report_start();
-                    let moved = connection.run(stop)?;
+                    let moved = connection.run(stop)?.with_ports(&pipelines);
                     emit(Event::Connected { source: words.source, sink: words.sink, moved });
                     Ok(())
                 })?;
