@@ -267,19 +267,23 @@ fn spawn(
     work: impl FnOnce(&Stop, &mut dyn FnMut(Event), &mut dyn FnMut()) -> Result<(), ServiceError> + Send + 'static,
 ) -> Result<JoinHandle<()>, ServiceError> {
     let run = move || {
+        let UnitContext { to, wake, emit, .. } = cx;
         // The receiver has gone if the supervisor has ended.
         let report = |progress| {
-            let _ = cx.to.send(Report::new(unit, progress));
-            cx.wake.signal();
+            let _ = to.send(Report::new(unit, progress));
+            wake.signal();
         };
-        let (mut emit, mut has_started) = (|event| (cx.emit)(event), false);
+        let mut has_started = false;
         let mut report_start = || {
             has_started = true;
             report(ThreadProgress::Started);
         };
-        let work = std::panic::AssertUnwindSafe(|| work(&stop, &mut emit, &mut report_start));
+        let work =
+            std::panic::AssertUnwindSafe(|| work(&stop, &mut |event| emit(event), &mut report_start));
         let panicked = |_| Err(ServiceError::Usage("it panicked: please report this".into()));
         let result = std::panic::catch_unwind(work).unwrap_or_else(panicked);
+        // The program may end after the last report. It writes the last lines of its log when the last user drops the log.
+        drop(emit);
         report(ThreadProgress::Ended { result, has_started });
     };
     let name = name.split(' ').next().unwrap_or(name).to_string();
