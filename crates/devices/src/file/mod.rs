@@ -10,7 +10,9 @@ use contract::{
     OptionSpec, Partner, Role, local,
 };
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// The class `file`.
 #[derive(Debug)]
@@ -46,12 +48,28 @@ pub(crate) fn open(
             let mode = Mode::from_raw_mode(if is_recording { 0o600 } else { 0o666 });
             match rustix::fs::open(path, flags | OFlags::WRONLY, mode) {
                 // A FIFO without a reader. Opened for both, it accepts data before a reader comes.
-                Err(rustix::io::Errno::NXIO) => rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty()),
+                Err(Errno::NXIO) => rustix::fs::open(path, flags | OFlags::RDWR, Mode::empty()),
                 other => other,
             }
         }
     };
-    descriptor.map_err(|error| os(format!("opening {path}"), error, None))
+    descriptor.map_err(|error| {
+        let advice = (error == Errno::NOENT).then(|| missing(path, role)).flatten();
+        os(format!("opening {path}"), error, advice.as_deref())
+    })
+}
+
+/// Returns the reason why a path names nothing, if it can be seen in the path.
+fn missing(path: &str, role: Role) -> Option<String> {
+    if path == "~" || path.starts_with("~/") {
+        let rest = &path[1..];
+        return Some(format!(
+            "`~` is not expanded behind the colon: write $HOME{rest} in a shell, and the whole path in a run file"
+        ));
+    }
+    let directory = Path::new(path).parent().filter(|directory| !directory.as_os_str().is_empty())?;
+    let is_missing = role == Role::Application && !directory.exists();
+    is_missing.then(|| format!("the directory {} does not exist", directory.display()))
 }
 
 impl DeviceClass for File {

@@ -165,6 +165,22 @@ fn the_error_for_a_missing_file_names_it() {
 }
 
 #[test]
+fn the_error_for_a_path_of_a_shell_or_without_its_directory_names_the_remedy() {
+    let opening = |text: &str, role| {
+        let (class, spec) = crate::spec::parse(text, role).unwrap();
+        class.open(&spec, role, None).unwrap_err().to_string()
+    };
+    for role in [Role::Device, Role::Application] {
+        let error = opening("file:~/no such directory/log", role);
+        assert!(error.contains("write $HOME/no such directory/log in a shell"), "{error}");
+    }
+    let error = opening("y4m:/nonexistent/film", Role::Application);
+    assert!(error.contains("the directory /nonexistent does not exist"), "{error}");
+    let error = opening("file:/nonexistent/x", Role::Device);
+    assert!(!error.contains("directory /nonexistent"), "{error}");
+}
+
+#[test]
 fn a_truncated_recording_is_an_error_after_its_last_message() {
     let scratch = Scratch::new();
     let path = scratch.path("cut");
