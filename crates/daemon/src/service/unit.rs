@@ -278,8 +278,7 @@ fn spawn(
             has_started = true;
             report(ThreadProgress::Started);
         };
-        let work =
-            std::panic::AssertUnwindSafe(|| work(&stop, &mut |event| emit(event), &mut report_start));
+        let work = std::panic::AssertUnwindSafe(|| work(&stop, &mut |event| emit(event), &mut report_start));
         let panicked = |_| Err(ServiceError::Usage("it panicked: please report this".into()));
         let result = std::panic::catch_unwind(work).unwrap_or_else(panicked);
         // The program may end after the last report. It writes the last lines of its log when the last user drops the log.
