@@ -185,7 +185,7 @@ fn measure(
     let mut fixed = Vec::new();
     for &sessions in &setting.sessions {
         let figures = start(&sessions.to_string()).map(second_half)?;
-        let copy = copy::measure(hosts, protocol, network, (sessions, setting.seconds))?;
+        let copy = copy::measure(hosts, protocol, sessions)?;
         fixed.push((sessions, figures, copy));
     }
     set_hosts(hosts, "bbr", MODERN_SOCKET_BYTES)?;

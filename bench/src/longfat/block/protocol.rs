@@ -48,7 +48,6 @@ const NBD: Protocol = Protocol {
             "--connections={sessions}",
             "--threads={sessions}",
             "--requests=64",
-            "--progress=1",
             "nbd://{host}:{port}/",
             "null:",
         ],

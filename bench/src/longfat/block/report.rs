@@ -65,7 +65,10 @@ pub(super) fn text(setting: &BlockSetting, protocol: &Protocol, rows: &[Row], re
     }
     if let Some((words, _)) = protocol.copy {
         let head = head(setting, &PATH, &[]);
-        text += &format!("\n{} with as many connections and threads, Mbit/s:\n\n{head}", words[0]);
+        text += &format!(
+            "\n{} with as many connections and threads, 128 MiB for each, Mbit/s:\n\n{head}",
+            words[0]
+        );
         for row in rows {
             let copied = |copy: Option<Copied>| copy.map_or(String::new(), |copied| copied.to_string());
             let copies = row.fixed.iter().map(|(_, _, copy)| copied(*copy));
