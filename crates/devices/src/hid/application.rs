@@ -11,7 +11,7 @@
 //! | the same, since the node went neutral | the last answer at once, if there is one |
 //! | to set a report | that of the device; after [`ANSWER_TIMEOUT`] an error |
 
-use super::dualsense;
+use super::outputs::Outputs;
 use super::properties::Properties;
 use super::reports::Inputs;
 use super::uhid::{self, EVENT_BYTES, Event as Uhid};
@@ -84,9 +84,7 @@ struct State {
     features: BTreeMap<u8, Vec<u8>>,
     /// The last answer for each report.
     answers: BTreeMap<(ReportKind, u8), Vec<u8>>,
-    /// The last output report of each number.
-    outputs: BTreeMap<u8, Vec<u8>>,
-    is_dualsense: bool,
+    outputs: Outputs,
     waiting: Vec<Waiting>,
     queue: VecDeque<(Time, Update)>,
     is_flow_open: bool,
@@ -132,7 +130,7 @@ impl State {
                     return None;
                 }
                 self.counts.outputs += 1;
-                self.outputs.insert(report[0], report.clone());
+                self.outputs.observe(&report);
                 self.queue(Update::Output(report));
             }
             Uhid::Get { request, kind, number } => {
@@ -216,7 +214,7 @@ impl State {
 
     fn next(&mut self) -> Option<(Time, Update)> {
         if std::mem::take(&mut self.needs_snapshot) {
-            let snapshot = Update::Snapshot(self.outputs.values().cloned().collect());
+            let snapshot = Update::Snapshot(self.outputs.snapshot());
             self.queue.push_front((now(), snapshot));
         }
         self.queue.pop_front()
@@ -259,13 +257,13 @@ impl NodePartner {
         properties: Properties,
         inputs: Inputs,
     ) -> io::Result<FlowPartner<Self>> {
+        let outputs = Outputs::new(&properties);
         let features = properties.features.into_iter().filter_map(|report| Some((*report.first()?, report)));
         let state = State {
             inputs,
             features: features.collect(),
             answers: BTreeMap::new(),
-            outputs: BTreeMap::new(),
-            is_dualsense: dualsense::is(&properties.ids),
+            outputs,
             waiting: Vec::new(),
             queue: VecDeque::new(),
             // A driver may ask before the flow is open.
@@ -423,11 +421,7 @@ impl Endpoint for NodePartner {
                 drop(state);
                 written.map(|()| CtlReply::Done)
             }
-            Ctl::IsNeutral if flow == OUT => {
-                let is_rumbling =
-                    state.is_dualsense && state.outputs.values().any(|report| dualsense::is_rumbling(report));
-                Ok(CtlReply::Count((!is_rumbling).into()))
-            }
+            Ctl::IsNeutral if flow == OUT => Ok(CtlReply::Count(state.outputs.is_neutral().into())),
             Ctl::IsNeutral => Ok(CtlReply::Count(state.inputs.is_neutral().into())),
             Ctl::Report => Ok(CtlReply::Report(state.report())),
             _ => Err(PartnerError::Unsupported("this control operation")),

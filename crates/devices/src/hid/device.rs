@@ -16,7 +16,7 @@
 //! | flow out open | the event nodes of the device are grabbed as soon as no key is down; released when it is closed |
 //! | unplugged | neutral reports are queued, then pulls return [`PartnerError::Gone`] |
 
-use super::dualsense;
+use super::outputs::Outputs;
 use super::properties::Properties;
 use super::reports::Inputs;
 use crate::evdev::momentary;
@@ -27,7 +27,7 @@ use contract::{
     PartnerError, PartnerResult, PullSlot, Readiness, RecoveryCtl, Report, Time,
 };
 use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -66,9 +66,7 @@ pub(super) struct DevicePartner {
     suspects_until: Time,
     grab: Grab,
     shared: Arc<Shared>,
-    /// The last output report of each number.
-    outputs: BTreeMap<u8, Vec<u8>>,
-    is_dualsense: bool,
+    outputs: Outputs,
     /// [`Ctl::Flush`] waits for the thread.
     is_flushing: bool,
     counts: Counts,
@@ -282,8 +280,7 @@ impl DevicePartner {
             suspects_until: Time::ZERO,
             grab: Grab { nodes: event_nodes, waiting: Vec::new() },
             shared,
-            outputs: BTreeMap::new(),
-            is_dualsense: dualsense::is(&properties.ids),
+            outputs: Outputs::new(properties),
             is_flushing: false,
             counts: Counts::default(),
             buffer: vec![0; REPORT_BYTES_MAX],
@@ -412,7 +409,7 @@ impl DevicePartner {
         if is_taken {
             self.counts.requests += u64::from(output.is_none());
             self.counts.outputs += u64::from(output.is_some());
-            output.into_iter().for_each(|report| _ = self.outputs.insert(report[0], report));
+            output.iter().for_each(|report| self.outputs.observe(report));
         }
         Ok(is_taken)
     }
@@ -422,9 +419,7 @@ impl DevicePartner {
         let descriptor = self.inputs.descriptor();
         let fresh: Vec<_> = reports
             .into_iter()
-            .filter(|report| {
-                descriptor.has(ReportKind::Output, report[0]) && self.outputs.get(&report[0]) != Some(report)
-            })
+            .filter(|report| descriptor.has(ReportKind::Output, report[0]) && !self.outputs.has(report))
             .collect();
         let mut state = self.shared.lock();
         if !state.work.is_empty() && state.work.len() + fresh.len() > WORK_MAX {
@@ -434,7 +429,7 @@ impl DevicePartner {
         drop(state);
         self.shared.has_work.notify_one();
         self.counts.outputs += fresh.len() as u64;
-        self.outputs.extend(fresh.into_iter().map(|report| (report[0], report)));
+        fresh.iter().for_each(|report| self.outputs.observe(report));
         true
     }
 
@@ -445,19 +440,12 @@ impl DevicePartner {
         self.shared.progress[ANSWER].signal();
     }
 
-    /// Returns the output reports that make a motor run. Only a DualSense has reports that are known.
-    fn rumbling(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.outputs.values().filter(|report| self.is_dualsense && dualsense::is_rumbling(report))
-    }
-
     /// Stops the motors. Lights keep their state, as they do for `evdev`.
     fn stop_effects(&mut self) {
-        let rumbling: Vec<_> = self.rumbling().cloned().collect();
-        for report in rumbling {
-            let stopped = dualsense::without_rumble(&report);
+        for stop in self.outputs.stops() {
             // A full queue holds a later report of the motors, or a device that does not take any.
-            if self.shared.add(Work::Output(stopped.clone())).is_ok() {
-                self.outputs.insert(stopped[0], stopped);
+            if self.shared.add(Work::Output(stop.clone())).is_ok() {
+                self.outputs.observe(&stop);
             }
         }
     }
@@ -568,10 +556,7 @@ impl Endpoint for DevicePartner {
                 }
                 Ok(CtlReply::Done)
             }
-            Ctl::IsNeutral if flow != OUT => {
-                let is_rumbling = self.rumbling().next().is_some();
-                Ok(CtlReply::Count((!is_rumbling).into()))
-            }
+            Ctl::IsNeutral if flow != OUT => Ok(CtlReply::Count(self.outputs.is_neutral().into())),
             Ctl::IsNeutral => Ok(CtlReply::Count(self.inputs.is_neutral().into())),
             Ctl::Recovery(RecoveryCtl::Discarded) => Ok(CtlReply::Count(self.counts.dropped)),
             Ctl::Report => Ok(CtlReply::Report(self.report())),

@@ -37,6 +37,28 @@ const MOTORS: Range<usize> = 2..4;
 const MOTORS_VALID: u8 = 3;
 /// Bytes of the flags, of the motors and of the lights.
 const OUTPUT_BYTES: usize = 47;
+/// Outputs that a report sets if one of their flags is set: the byte of the flags, the flags, and the values.
+const OUTPUTS: [(usize, u8, Range<usize>); 13] = [
+    (0, MOTORS_VALID, MOTORS),
+    // Both triggers.
+    (0, 0x04, 10..21),
+    (0, 0x08, 21..32),
+    // Volume of headphones, of the speaker and of the microphone, and their routing.
+    (0, 0x10, 4..5),
+    (0, 0x20, 5..6),
+    (0, 0x40, 6..7),
+    (0, 0x80, 7..8),
+    // The light of the microphone, and muting.
+    (1, 0x01, 8..9),
+    (1, 0x02, 9..10),
+    // The light bar, the player's lights, their brightness, and the end of the light bar's animation.
+    (1, 0x04, 44..47),
+    (1, 0x10, 43..44),
+    (38, 0x01, 42..43),
+    (38, 0x02, 41..42),
+];
+/// The other way to tell that the motors are valid (`COMPATIBLE_VIBRATION2`).
+const MOTORS_VALID_2: (usize, u8) = (38, 0x04);
 
 /// Seeds of the checksum by Bluetooth.
 const INPUT_SEED: u8 = 0xa1;
@@ -96,6 +118,25 @@ pub(super) fn is_rumbling(report: &[u8]) -> bool {
         let output = &report[at..at + OUTPUT_BYTES];
         output[0] & MOTORS_VALID != 0 && output[MOTORS] != [0; 2]
     })
+}
+
+/// Returns the output report that sets all that the last ones and this one set.
+pub(super) fn merged(last: &[u8], report: &[u8]) -> Vec<u8> {
+    let mut merged = report.to_vec();
+    let Some(at) = flags(report).filter(|_| last.len() == report.len()) else { return merged };
+    let (last, new) = (&last[at..at + OUTPUT_BYTES], &mut merged[at..at + OUTPUT_BYTES]);
+    let (byte, flag) = MOTORS_VALID_2;
+    if new[0] & MOTORS_VALID == 0 {
+        new[byte] |= last[byte] & flag;
+    }
+    for (byte, flags, values) in OUTPUTS {
+        if new[byte] & flags == 0 && last[byte] & flags != 0 {
+            new[byte] |= last[byte] & flags;
+            new[values.clone()].copy_from_slice(&last[values]);
+        }
+    }
+    seal(&mut merged, OUTPUT_SEED);
+    merged
 }
 
 /// Returns the output report that stops the motors after this one, and leaves the lights as they are.
@@ -159,5 +200,22 @@ mod tests {
         let stopped = without_rumble(&report);
         assert!(!is_rumbling(&stopped));
         assert_eq!(stopped[..5], [2, MOTORS_VALID, 0, 0, 0], "no light is valid");
+    }
+
+    #[test]
+    fn a_merged_report_sets_what_both_set() {
+        let (mut motors, mut light) = (vec![0; BLUETOOTH_BYTES], vec![0; BLUETOOTH_BYTES]);
+        motors[..8].copy_from_slice(&[BLUETOOTH_REPORT, 0x10, 0x10, 0x02, 0x00, 0x40, 0x80, 9]);
+        motors[3 + 38] = 0x04;
+        light[..5].copy_from_slice(&[BLUETOOTH_REPORT, 0x20, 0x10, 0x00, 0x04]);
+        light[3 + 44..3 + 47].copy_from_slice(&[1, 2, 3]);
+        let both = merged(&motors, &light);
+        assert_eq!(both[..8], [BLUETOOTH_REPORT, 0x20, 0x10, 0x02, 0x04, 0x40, 0x80, 0]);
+        assert_eq!((both[3 + 38], &both[3 + 44..3 + 47]), (0x04, &[1, 2, 3][..]));
+        let (data, checksum) = both.split_last_chunk::<4>().unwrap();
+        assert_eq!(u32::from_le_bytes(*checksum), crc32(OUTPUT_SEED, data));
+        let stopped = merged(&both, &without_rumble(&both));
+        assert!(!is_rumbling(&stopped));
+        assert_eq!(stopped[3 + 44..3 + 47], [1, 2, 3]);
     }
 }

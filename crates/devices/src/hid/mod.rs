@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `descriptor` | report descriptors: reports, kind, neutral values |
 //! | `reports` | the last input reports, snapshots, neutral reports |
+//! | `outputs` | the last output reports, and those that stop the motors |
 //! | `dualsense` | the state in the vendor-defined reports of a DualSense |
 //! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
 //! | `device` | the `hidraw` node as a partner |
@@ -16,6 +17,7 @@ mod device;
 pub(crate) mod discovery;
 mod dualsense;
 pub mod fuzz;
+mod outputs;
 mod properties;
 mod reports;
 #[cfg(test)]

@@ -361,6 +361,15 @@ fn a_device_sends_its_state_and_takes_reports() {
     assert_eq!(rig.pull(), Update::Answer { request: 2, result: Err(Refused) });
 }
 
+/// The kernel's event of an output report.
+fn output_event(report: &[u8]) -> Vec<u8> {
+    let mut event = report.to_vec();
+    event.resize(4096, 0);
+    event.extend((report.len() as u16).to_ne_bytes());
+    event.push(1);
+    event
+}
+
 #[test]
 fn motors_stop_when_the_application_is_gone() {
     let mut rig = Rig::new(Role::Device, &dualsense());
@@ -372,6 +381,37 @@ fn motors_stop_when_the_application_is_gone() {
     rig.ctl(2, Ctl::Neutral);
     assert_eq!(rig.written()[..5], [2, 3, 0, 0, 0]);
     assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+}
+
+/// A game that sets its light while the motors run, as most do.
+#[test]
+fn a_light_does_not_hide_the_motors() {
+    let mut rumble = vec![0; 63];
+    rumble[..5].copy_from_slice(&[2, 3, 0, 0x40, 0x80]);
+    let mut light = vec![0; 63];
+    light[..3].copy_from_slice(&[2, 0, 4]);
+    light[45..48].copy_from_slice(&[1, 2, 3]);
+    let mut rig = Rig::new(Role::Device, &dualsense());
+    for report in [&rumble, &light] {
+        rig.push(&Update::Output(report.clone()));
+        assert_eq!(rig.written(), *report);
+    }
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(0)));
+    rig.ctl(2, Ctl::Neutral);
+    assert_eq!(rig.written()[..5], [2, 3, 0, 0, 0]);
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+
+    let mut copy = Rig::new(Role::Application, &dualsense());
+    copy.pull();
+    for report in [&rumble, &light] {
+        copy.event(6, &output_event(report));
+        assert_eq!(copy.pull(), Update::Output(report.clone()));
+    }
+    assert!(matches!(copy.ctl(1, Ctl::IsNeutral), CtlReply::Count(0)));
+    copy.ctl(1, Ctl::Snapshot);
+    let Update::Snapshot(reports) = copy.pull() else { panic!("a snapshot") };
+    assert_eq!(reports[0][..5], [2, 3, 4, 0x40, 0x80], "motors and light");
+    assert_eq!(reports[0][45..48], [1, 2, 3]);
 }
 
 /// Another device may use the same report for its lights, its firmware or a key.
@@ -389,11 +429,7 @@ fn reports_of_other_devices_are_not_taken_for_motors() {
     assert_eq!(rig.written(), report, "nothing was sent before");
     let mut copy = Rig::new(Role::Application, &Properties { ids: Ids::default(), ..dualsense() });
     copy.pull();
-    let mut output = [&report[..], &[0; 4096]].concat();
-    output.truncate(4096);
-    output.extend(63_u16.to_ne_bytes());
-    output.push(1);
-    copy.event(6, &output);
+    copy.event(6, &output_event(&report));
     assert_eq!(copy.pull(), Update::Output(report));
     assert!(matches!(copy.ctl(1, Ctl::IsNeutral), CtlReply::Count(1)));
 }
