@@ -22,7 +22,7 @@ const ROOMS: &[&[&str]] = &[
     &["modules"],
     &["flow", "hosts"],
     &["hub"],
-    &["worker"],
+    &["worker", "console"],
     &["broker"],
     &["daemon"],
     &["cli"],

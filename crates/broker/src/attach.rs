@@ -12,12 +12,12 @@ mod start;
 mod transport_choice;
 
 use crate::agree::{self, OtherHost};
-use crate::console::Console;
 use crate::control_link::{ControlLink, LinkError};
 use crate::events::Event;
 use crate::peer_session::{Driver, PeerSession};
 use crate::rest::{Look, REST_INTERVAL};
 use crate::tracing::Tracing;
+use console::Console;
 use contract::{Description, FlowDirection, FlowOffer, Kind, Role, ServiceError, Time};
 use flow::drain::{self, Drain};
 use flow::fair::Processor;
@@ -449,7 +449,7 @@ impl ApplicationHost {
         slept.map_err(|error| ServiceError::os("waiting", error))
     }
 
-    /// Returns the path of the console socket ([`console::ask`](crate::console::ask)), if there is one.
+    /// Returns the path of the console socket ([`console::ask`](console::ask)), if there is one.
     pub fn console(&self) -> Option<&Path> {
         self.console.as_ref().map(Console::path)
     }

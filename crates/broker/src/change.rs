@@ -5,8 +5,8 @@
 //! records themselves is in `flow::pipeline_change`.
 
 use crate::agree;
-use crate::console::Answer;
 use crate::programs::half_of;
+use console::Answer;
 use contract::{FlowDirection, Half, Role};
 use flow::types::{FlowPlan, driver_of};
 use modules::Pipelines;

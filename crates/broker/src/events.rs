@@ -1,22 +1,12 @@
 //! Events that a service reports to people and scripts.
 
+use console::Reloaded;
 use flow::raw_path::Connected;
 use flow::stats::DriverStats;
 use hub::hub::HubStats;
 use hub::joint::{JointEvent, JointStats};
 use serde::Serialize;
 use std::sync::Arc;
-
-/// Result of a reload, in entries of the run file.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Reloaded {
-    /// Entries started.
-    pub started: usize,
-    /// Entries stopped.
-    pub ended: usize,
-    /// Entries that kept running without a restart.
-    pub unchanged: usize,
-}
 
 /// An event of a service.
 #[derive(Debug, Clone, Serialize)]

@@ -75,7 +75,6 @@ pub mod agree;
 pub mod attach;
 pub mod browse;
 pub mod change;
-pub mod console;
 pub mod control_link;
 pub mod events;
 pub mod handover;

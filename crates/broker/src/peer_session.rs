@@ -34,9 +34,9 @@
 //! | a pipeline change succeeds | keeps the offered pipelines | proposes the new pipeline from then on |
 
 use crate::change::{self, PipelineChangeBroker, Step};
-use crate::console::{Answer, DriverStatus, PeerStatus};
 use crate::control_link::{ControlLink, LinkError};
 use crate::events::Event;
+use console::{Answer, DriverStatus, PeerStatus};
 use contract::{FlowDirection, Format, Role, Time};
 use flow::stats::DriverStats;
 use flow::stats_timer::StatsTimer;

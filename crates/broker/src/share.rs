@@ -15,7 +15,6 @@ mod start;
 mod status;
 
 use crate::change;
-use crate::console::{self, Console, Operation};
 use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::Left;
@@ -28,6 +27,7 @@ use crate::tracing::Tracing;
 use admission::{Admissions, quota_key};
 use attention::Attention;
 use carrier::Carrier;
+use console::{self, Console, Operation};
 use contract::ServiceError;
 use contract::{Role, Time};
 use flow::drain::{self, Drain};

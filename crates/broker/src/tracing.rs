@@ -1,6 +1,6 @@
 //! The trace of a broker: one client at a time requests the stamps that the workers collect.
 
-use crate::console::{Answer, Traced};
+use console::{Answer, Traced};
 use contract::Time;
 use flow::trace::{FlowTrace, LEASE};
 use rustix::process::getpid;

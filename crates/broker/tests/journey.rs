@@ -3,11 +3,10 @@
 
 mod support;
 
-use broker::console;
-use broker::console::{Answer, Operation};
 use broker::{
     ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, Event, ShareDevice, ShareRequest,
 };
+use console::{Answer, Operation};
 use contract::{FlowClass, Options, Partner};
 use hub::{ApplicationChoice, HubPolicy};
 use modules::TransportPlan;

@@ -2,7 +2,7 @@
 
 use crate::arguments::Change;
 use crate::output::{Failure, print, print_json, printable};
-use broker::console::{Answer, Operation, PATIENCE, Status, ask_all, ask_patiently};
+use console::{Answer, Operation, PATIENCE, Status, ask_all, ask_patiently};
 use pipeline::Edit;
 use serde::Serialize;
 use std::io;

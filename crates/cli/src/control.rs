@@ -3,7 +3,7 @@
 use crate::arguments::Control;
 use crate::change::find;
 use crate::output::{Failure, print, print_json, printable};
-use broker::console::{Answer, Operation, ask};
+use console::{Answer, Operation, ask};
 use serde::Serialize;
 
 /// Output of `--json`.

@@ -3,7 +3,7 @@
 use crate::arguments::{Log, Run};
 use crate::output::{Events, Failure, print, print_json, printable};
 use crate::services::{stop_or_hand_over_on_signals, use_worker_processes};
-use broker::console::{Answer, Operation, PATIENCE, Status, Survey, ask, survey};
+use console::{Answer, Operation, PATIENCE, Status, Survey, ask, survey};
 use daemon::metrics;
 use daemon::service::{Source, Supervisor};
 use sandbox::require_sandbox;

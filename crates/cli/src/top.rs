@@ -6,7 +6,7 @@ use crate::network_path::NetworkPath;
 use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
 use crate::terminal::{self, Terminal, pause};
-use broker::console::{DriverStatus, PeerStatus, Status, Survey, survey};
+use console::{DriverStatus, PeerStatus, Status, Survey, survey};
 use flow::{FlowStats, StageStats, StoreStats};
 use serde::Serialize;
 use std::collections::BTreeMap;

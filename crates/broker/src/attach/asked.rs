@@ -2,8 +2,8 @@
 
 use super::{ApplicationHost, AttachedDevice};
 use crate::change;
-use crate::console::{Answer, DriverStatus, Operation, PeerStatus, Status};
 use crate::peer_session::Driver;
+use console::{Answer, DriverStatus, Operation, PeerStatus, Status};
 use modules::now;
 use std::num::NonZeroU32;
 

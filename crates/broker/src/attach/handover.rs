@@ -1,10 +1,10 @@
 //! An `attach` as one program leaves it to the next ([`crate::handover`]).
 
 use super::{ApplicationHost, AttachRequest, Opening, service};
-use crate::console::Console;
 use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::{SavedSession, put_driver, read_driver, text};
+use console::Console;
 use contract::ServiceError;
 use flow::nodes;
 use modules::now;

@@ -1,8 +1,8 @@
 //! The start of an application host: its first connection, and the claims to its nodes.
 
 use super::{ApplicationHost, AttachRequest, service};
-use crate::console::Console;
 use crate::events::Event;
+use console::Console;
 use contract::ServiceError;
 use hosts::place::{Confirm, Route, record_place};
 

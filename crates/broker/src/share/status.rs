@@ -1,10 +1,10 @@
 //! The status of a device host, and its announcement.
 
 use super::DeviceHost;
-use crate::console::{OfferStatus, Status};
 use crate::events::Event;
 use crate::offers::Shared;
 use crate::share_session::Session;
+use console::{OfferStatus, Status};
 use hosts::discovery::Announcement;
 
 impl DeviceHost {

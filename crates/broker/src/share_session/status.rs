@@ -1,7 +1,7 @@
 //! The status of a session.
 
 use super::Session;
-use crate::console::{DriverStatus, PeerStatus};
+use console::{DriverStatus, PeerStatus};
 use contract::Time;
 use flow::stats::DriverStats;
 

@@ -9,7 +9,7 @@ use crate::arguments::Trace;
 use crate::output::{Failure, print, print_json};
 use crate::services::stop_on_signals;
 use crate::terminal::{Terminal, pause};
-use broker::console::{Answer, Operation, PATIENCE, ask_all, survey};
+use console::{Answer, Operation, PATIENCE, ask_all, survey};
 use passage::Assembly;
 use perfetto::TraceFile;
 use std::num::NonZeroU32;

@@ -1,6 +1,6 @@
 //! Prometheus' text format, version 0.0.4. Names begin with `outboard_` and contain the unit, a base unit.
 
-use broker::console::{DriverStatus, Status};
+use console::{DriverStatus, Status};
 use flow::stats::FlowStats;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -186,7 +186,7 @@ fn add_flow(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broker::console::OfferStatus;
+    use console::OfferStatus;
     use flow::stats::DriverStats;
     use hub::hub::HubStats;
 

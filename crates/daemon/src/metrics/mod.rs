@@ -1,13 +1,13 @@
 //! Metrics for Prometheus, over a minimal HTTP/1.1 server: `GET /metrics` and `GET /health`.
 //!
 //! One thread answers one request after the other. A request has at most [`REQUEST_BYTES_MAX`] bytes and must arrive
-//! within [`PATIENCE`]. The metrics come from the consoles of this process ([`broker::console`]) and contain names
+//! within [`PATIENCE`]. The metrics come from the consoles of this process ([`console`]) and contain names
 //! of devices and peers, but no keys, pairing codes or payload. There is no authentication, so the default address
 //! is loopback.
 
 mod exposition;
 
-use broker::console::{self, Answer, Operation, Status, ask, own_consoles};
+use console::{self, Answer, Operation, Status, ask, own_consoles};
 use contract::ServiceError;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -21,8 +21,8 @@ mod unit;
 pub use hotplug::{check_rule, is_rule};
 pub use plan::Source;
 
-use broker::console::{Answer, Console, Operation, Status, ask, own_consoles};
-use broker::events::{EmitEvent, Event, Reloaded};
+use broker::events::{EmitEvent, Event};
+use console::{Answer, Console, Operation, Reloaded, Status, ask, own_consoles};
 use contract::ServiceError;
 use contract::Time;
 use handover::Handovers;

@@ -4,7 +4,6 @@
 //! Each request and each answer is one line of JSON, and a client waits for the answer before its next request. The
 //! broker's thread answers between its other work from data that it already has, so no request blocks it.
 
-use crate::events::Reloaded;
 use flow::stats::DriverStats;
 use flow::trace::FlowTrace;
 use hub::hub::HubStats;
@@ -36,10 +35,20 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Prefix of the socket names.
 const PREFIX: &str = "console-";
 
+/// Result of a reload, in entries of the run file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Entries started.
+    pub started: usize,
+    /// Entries stopped.
+    pub ended: usize,
+    /// Entries that kept running without a restart.
+    pub unchanged: usize,
+}
+
 /// A request to a console.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
-#[non_exhaustive]
 pub enum Operation {
     /// Requests a [`Status`].
     Stats {},
