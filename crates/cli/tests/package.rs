@@ -156,6 +156,50 @@ fn the_toolchain_of_other_projects_stays() {
     assert_eq!(calls, [["toolchain", "install"], ["override", "set"]]);
 }
 
+/// Each distribution has libclang in another place, and other names for its packages.
+#[test]
+fn libclang_of_any_distribution_is_found() {
+    let setup = fs::read_to_string(root().join("scripts/setup")).unwrap();
+    let line = setup.lines().find_map(|line| line.strip_prefix("libclang=\"")).expect("its places");
+    let places: Vec<_> = line.trim_end_matches('"').split('|').collect();
+    for found in ["llvm-14/lib/libclang.so", "64/libclang.so", "64/llvm19/lib64/libclang.so", "/libclang.so"]
+    {
+        let path = format!("/usr/lib{}{found}", if found.starts_with("llvm-") { "/" } else { "" });
+        let matches = |pattern: &str| {
+            let program = format!("case {path} in {pattern}) ;; *) exit 1 ;; esac");
+            Command::new("sh").args(["-c", &program]).status().unwrap().success()
+        };
+        assert!(places.iter().any(|pattern| matches(pattern)), "{path}");
+    }
+    // One place is enough, and a machine without any is told the name.
+    let scratch = Scratch::new();
+    let library = scratch.path("libclang.so");
+    let check = || {
+        let word = format!("/nowhere/*.so|{library}:libclang-dev");
+        let mut setup = Command::new(root().join("scripts/setup"));
+        setup.args(["--packages", &word]).env("PATH", empty_path(&scratch)).output().unwrap()
+    };
+    let missing = check();
+    assert!(!missing.status.success());
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("libclang-dev"), "{missing:?}");
+    fs::write(&library, "").unwrap();
+    assert!(check().status.success());
+}
+
+/// A path with a compiler, a Rust and the shell's tools, but no `apt-get`.
+fn empty_path(scratch: &Scratch) -> String {
+    let programs = scratch.path("bin");
+    fs::create_dir_all(&programs).unwrap();
+    for name in ["cc", "curl", "cargo", "sh", "sed", "tr", "ls", "dirname", "cut", "sort", "head", "printf"] {
+        let found = ["/usr/bin", "/bin"].map(|place| format!("{place}/{name}"));
+        let program = found.iter().find(|path| fs::metadata(path).is_ok());
+        // A stand-in for programs that are only looked for.
+        let program = program.cloned().unwrap_or_else(|| "/bin/true".into());
+        let _ = std::os::unix::fs::symlink(program, format!("{programs}/{name}"));
+    }
+    programs
+}
+
 #[test]
 fn every_command_has_an_installed_manual_page() {
     let scratch = Scratch::new();
