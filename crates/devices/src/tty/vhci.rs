@@ -76,6 +76,10 @@ pub(super) fn plug(socket: &OwnedFd) -> Result<PathBuf, DeviceError> {
         ErrorKind::PermissionDenied => {
             "root may write it; the packaged service has a udev rule for its group, see the guide"
         }
+        // The unit makes the file writable at the service's start, if it exists.
+        ErrorKind::ReadOnlyFilesystem => {
+            "the module was loaded after the service has started: systemctl restart outboard"
+        }
         _ => "detach other virtual USB devices",
     };
     Err(os(format!("writing to {CONTROLLER}/attach"), refusal, Some(advice)))
