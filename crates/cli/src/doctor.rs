@@ -140,14 +140,33 @@ fn kernel() -> Answer {
     }
 }
 
+/// The commands that let the user make devices with a kernel module. A rule without `static_node` acts only once the module is loaded,
+/// which a user who may not open the node cannot do. The number is behind that of the packages' rule.
+macro_rules! permit {
+    ($module:literal) => {
+        concat!(
+            "echo 'KERNEL==\"",
+            $module,
+            "\", GROUP=\"input\", MODE=\"0660\", OPTIONS+=\"static_node=",
+            $module,
+            "\"' | sudo tee /etc/udev/rules.d/70-",
+            $module,
+            ".rules; sudo modprobe ",
+            $module,
+            "; sudo udevadm control --reload; sudo udevadm trigger --sysname-match=",
+            $module,
+            "; sudo usermod -aG input $USER; then log in again"
+        )
+    };
+}
+
 fn uinput() -> Answer {
     const NODE: &str = "/dev/uinput";
     match OpenOptions::new().read(true).write(true).open(NODE) {
         Ok(_) => Answer::ok(format!("{NODE} can be opened")),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Answer::missing(
-            format!("{NODE}: {error}"),
-            "sudo setfacl -m u:$USER:rw /dev/uinput, or a udev rule: KERNEL==\"uinput\", GROUP=\"input\", MODE=\"0660\"",
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Answer::missing(format!("{NODE}: {error}"), permit!("uinput"))
+        }
         Err(error) => Answer::missing(
             format!("{NODE}: {error}"),
             "sudo modprobe uinput; if the module is missing, install a kernel with CONFIG_INPUT_UINPUT",
@@ -159,10 +178,9 @@ fn uhid() -> Answer {
     const NODE: &str = "/dev/uhid";
     match OpenOptions::new().read(true).write(true).open(NODE) {
         Ok(_) => Answer::ok(format!("{NODE} can be opened")),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Answer::limited(
-            format!("{NODE}: {error}"),
-            "sudo setfacl -m u:$USER:rw /dev/uhid, or a udev rule: KERNEL==\"uhid\", GROUP=\"input\", MODE=\"0660\"",
-        ),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Answer::limited(format!("{NODE}: {error}"), permit!("uhid"))
+        }
         Err(error) => Answer::limited(
             format!("{NODE}: {error}"),
             "sudo modprobe uhid; if the module is missing, install a kernel with CONFIG_UHID",

@@ -105,6 +105,9 @@ pub(crate) fn os(operation: String, error: impl Into<std::io::Error>, advice: Op
 pub(crate) const DENIED_BY_UNIT: &str = "the unit of the service, or the container, does not allow this device: write `DeviceAllow=` in `systemctl edit \
      outboard`; for a driver that was loaded after the start, `systemctl restart outboard` is enough";
 
+/// Advice for a node with which devices are made, such as `/dev/uinput`, if the user may not open it.
+pub(crate) const DENIED_NODE: &str = "`outboard doctor` names the commands that permit it";
+
 /// Returns true if this error of a connection means that it is lost, and that another one may be made.
 pub(crate) fn is_lost(error: ErrorKind) -> bool {
     use ErrorKind as Kind;

@@ -27,6 +27,7 @@ mod tests;
 pub(crate) use kind::momentary;
 pub use properties::Properties;
 
+use crate::plain::DENIED_NODE;
 use crate::side::wrong_side;
 use application::NodePartner;
 use contract::{
@@ -287,11 +288,7 @@ fn open_uinput() -> Result<OwnedFd, DeviceError> {
         operation: "opening /dev/uinput".into(),
         error: error.into(),
         advice: Some(match error {
-            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-                "give the group `input` write access: a udev rule KERNEL==\"uinput\", GROUP=\"input\", \
-                 MODE=\"0660\""
-                    .into()
-            }
+            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => DENIED_NODE.into(),
             _ => "load the kernel module: modprobe uinput".into(),
         }),
     })

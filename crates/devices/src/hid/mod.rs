@@ -25,6 +25,7 @@ mod tests;
 mod uhid;
 
 use crate::evdev::PHYS_PREFIX;
+use crate::plain::DENIED_NODE;
 use application::NodePartner;
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
@@ -113,9 +114,7 @@ fn make(properties: &Properties) -> Result<(OwnedFd, Option<String>), DeviceErro
         operation: "opening /dev/uhid".into(),
         error: error.into(),
         advice: Some(match error {
-            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => {
-                "give the group `input` write access: a udev rule KERNEL==\"uhid\", GROUP=\"input\", MODE=\"0660\"".into()
-            }
+            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => DENIED_NODE.into(),
             _ => "load the kernel module: modprobe uhid".into(),
         }),
     })?;
