@@ -58,14 +58,20 @@ const SOCKET: &str = "outboard-disk.sock";
 /// Only the user connects: the disk is as private as the files on it.
 const MODE: u32 = 0o600;
 
-/// Returns the path of the socket.
-fn path(target: &str) -> PathBuf {
-    let directory = || std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
-    match target {
-        "" if rustix::process::geteuid().is_root() => PathBuf::from("/run").join(SOCKET),
-        "" => directory().map_or_else(|| "/tmp".into(), PathBuf::from).join(SOCKET),
-        target => target.into(),
-    }
+/// Returns the path of the socket. Without a path it is in the user's runtime directory, which a login makes: another user could occupy a
+/// name in `/tmp`. `None` if there is none.
+fn path(target: &str) -> Option<PathBuf> {
+    let user = rustix::process::geteuid();
+    let directory = match target {
+        "" if user.is_root() => Some(PathBuf::from("/run")),
+        "" => {
+            let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let places = named.into_iter().chain([PathBuf::from(format!("/run/user/{}", user.as_raw()))]);
+            places.into_iter().find(|place| place.is_absolute() && place.is_dir())
+        }
+        target => return Some(target.into()),
+    };
+    directory.map(|directory| directory.join(SOCKET))
 }
 
 fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, DeviceError> {
@@ -74,7 +80,10 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
         problem: "a server needs a disk: attach a device of class `block`".into(),
     })?;
     let properties = Properties::of(like)?;
-    let path = path(&spec.target);
+    let path = path(&spec.target).ok_or_else(|| DeviceError::Spec {
+        what: "nbd".into(),
+        problem: "this user has no runtime directory: write a path, as in `--as nbd:PATH`".into(),
+    })?;
     let listening = |error| {
         let advice = Some("give another path, as in `--as nbd:PATH`");
         os(format!("listening at {}", path.display()), error, advice)
@@ -126,7 +135,7 @@ impl DeviceClass for Nbd {
     fn nodes(&self, spec: &DeviceSpec) -> Vec<NodeName> {
         // The address of a server is no node of this host.
         let is_node = !spec.target.starts_with("//");
-        is_node.then(|| NodeName::File(path(&spec.target))).into_iter().collect()
+        is_node.then(|| path(&spec.target)).flatten().map(NodeName::File).into_iter().collect()
     }
 
     fn waits_for_host(&self) -> bool {
@@ -149,8 +158,8 @@ impl DeviceClass for Nbd {
             return device::release(&opened.spec);
         }
         let inode = Properties::of(&opened.description).ok().and_then(|own| own.identity.parse().ok());
-        if let Some(inode) = inode {
-            local_socket::remove(&path(&opened.spec.target), inode);
+        if let Some((path, inode)) = path(&opened.spec.target).zip(inode) {
+            local_socket::remove(&path, inode);
         }
     }
 
@@ -164,7 +173,7 @@ impl DeviceClass for Nbd {
             return device::partner(opened);
         }
         let geometry = Properties::of(&opened.description)?.geometry;
-        let name = path(&opened.spec.target).display().to_string();
+        let name = path(&opened.spec.target).unwrap_or_else(|| SOCKET.into()).display().to_string();
         let [acceptor, memory] = plain::descriptors(opened)?;
         Server::new(name.clone(), geometry, acceptor, memory)
             .map(|partner| Box::new(partner) as Box<dyn Partner>)

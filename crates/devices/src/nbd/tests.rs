@@ -40,7 +40,7 @@ impl Node {
     }
 
     fn connect(&self) -> Client {
-        let socket = UnixStream::connect(path(&self.opened.spec.target)).unwrap();
+        let socket = UnixStream::connect(path(&self.opened.spec.target).unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let negotiation = Some(ClientNegotiation::new(""));
         Client { socket, input: Vec::new(), output: Vec::new(), requests: Vec::new(), negotiation }
@@ -425,7 +425,7 @@ fn clients_that_break_the_protocol_are_disconnected() {
 fn the_socket_is_removed_and_replaced() {
     let file = DiskFile::new(SIZE_BYTES);
     let node = Node::new(&file);
-    let socket = path(&node.opened.spec.target);
+    let socket = path(&node.opened.spec.target).unwrap();
     let again = Nbd.open(&node.opened.spec, Role::Application, Some(&node.opened.description));
     assert!(again.unwrap_err().to_string().contains("another program listens"));
     drop(node);
