@@ -98,6 +98,8 @@ impl Input {
 fn arrival(error: Errno) -> io::Result<Arrival> {
     match error {
         Errno::AGAIN | Errno::INTR => Ok(Arrival::Nothing),
+        // The device has no output: it was opened for writing only.
+        Errno::BADF => Ok(Arrival::Nothing),
         // A sequencer's queue was full, and the kernel emptied it. A raw device's bytes were too many.
         Errno::NOSPC => Ok(Arrival::Lost),
         Errno::NODEV | Errno::IO => Ok(Arrival::Gone),

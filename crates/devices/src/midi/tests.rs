@@ -182,6 +182,23 @@ fn a_raw_device_conforms() {
     conforms(|| Far::new(Line::Raw));
 }
 
+/// A sound module has only an input, so its device is open for writing only. A pipe stands for it.
+#[test]
+fn a_raw_device_that_only_receives_gets_its_notes() {
+    let (mut far, line) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&line, true).unwrap();
+    let mut partner = MidiPartner::new("a sound module".into(), line.into(), Line::Raw, Memory(memory()));
+    for direction in [Direction::Out, Direction::In] {
+        partner.open(&template(direction), &Attributes::default()).unwrap();
+    }
+    assert!(matches!(partner.pull(FlowKey::DEFAULT, Pull::Yours), Ok(Pulled::Nothing)));
+    let note = Message::new(crate::stream::now(), Body::from(vec![0x90, 60, 100]));
+    assert!(matches!(partner.push(FlowKey::DEFAULT, note), Ok(Pushed::Taken)));
+    let mut bytes = [0; 3];
+    far.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, [0x90, 60, 100]);
+}
+
 #[test]
 fn a_port_of_a_device_conforms() {
     conforms(|| Far::new(device()));
