@@ -117,7 +117,7 @@ pub(super) struct Decoder {
     partial: VecDeque<(Address, Vec<u8>)>,
     /// Events without a MIDI message.
     pub(super) other_events: u64,
-    /// System exclusive messages that were too long, or never ended.
+    /// System exclusive messages that were too long, never ended, or lost a piece.
     pub(super) sysex_dropped: u64,
 }
 
@@ -210,6 +210,13 @@ impl Decoder {
         }
         self.partial.push_back((source, message));
         None
+    }
+
+    /// Drops the messages that are not complete: the kernel may have dropped a piece of them, and what follows would close the
+    /// gap.
+    pub(super) fn drop_partial(&mut self) {
+        self.sysex_dropped += self.partial.len() as u64;
+        self.partial.clear();
     }
 
     /// Returns the number of bytes of messages that are not complete.

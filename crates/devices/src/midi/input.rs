@@ -74,7 +74,13 @@ impl Input {
                     Err(error) => arrival(error),
                 }
             }
-            Input::Sequencer(events) => events.read(line, into),
+            Input::Sequencer(events) => {
+                let arrival = events.read(line, into)?;
+                if arrival == Arrival::Lost {
+                    events.decoder.drop_partial();
+                }
+                Ok(arrival)
+            }
         }
     }
 

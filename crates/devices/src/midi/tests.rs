@@ -277,6 +277,26 @@ fn pieces_of_two_programs_do_not_mix() {
     assert_eq!(far.pull().unwrap(), [long(1), long(2)]);
 }
 
+/// The kernel's queue was full in the middle of a dump: its end must not be taken for the continuation of its beginning.
+#[test]
+fn a_system_exclusive_message_with_a_lost_piece_is_dropped() {
+    let sysex = [&[0xf0][..], &[1; 600], &[0xf7]].concat();
+    let pieces = events(DEVICE, &sysex);
+    let (mut decoder, mut messages, mut left) = (event::Decoder::default(), Vec::new(), &pieces[..]);
+    let mut number = 0;
+    while let Some((event, length)) = Event::first(left) {
+        match number {
+            1 => decoder.drop_partial(),
+            _ => decoder.decode(&event, |message| messages.push(message)),
+        }
+        (number, left) = (number + 1, &left[length..]);
+    }
+    assert_eq!((number, messages.len(), decoder.sysex_dropped), (3, 0, 1));
+    let next = events(DEVICE, &[0xf0, 2, 0xf7]);
+    decoder.decode(&Event::first(&next).unwrap().0, |message| messages.push(message));
+    assert_eq!(messages.len(), 1, "the next one is whole");
+}
+
 #[test]
 fn only_the_device_itself_is_heard() {
     let mut far = Far::open(device());
