@@ -5,7 +5,7 @@
 //! | device | kind |
 //! |---|---|
 //! | has every key from Escape to S (the rule of udev) | `keyboard`, with all keys |
-//! | pen, fingers, pointer, six axes, joystick buttons | that kind, in this order, without the keys that type |
+//! | six relative axes, pen, fingers, pointer, joystick buttons, six axes | that kind, in this order, without the keys that type |
 //! | any other with a key that types | `keyboard`, with all keys |
 //! | the others | `buttons`, `switch` or `input` |
 
@@ -70,10 +70,13 @@ pub(super) fn of(properties: &Properties) -> Kind {
     let (keys, axes) = (properties.codes(EV_KEY), &properties.axes);
     let motion = properties.codes(EV_REL);
     let has_touch = axes.contains_key(&ABS_MT_POSITION_X) || keys.contains(BTN_TOUCH);
-    let has_six_axes = (REL_X..=REL_RZ).all(|axis| motion.contains(axis))
-        || (ABS_X..=ABS_RZ).all(|axis| axes.contains_key(&axis));
+    let has_six_relative = (REL_X..=REL_RZ).all(|axis| motion.contains(axis));
+    let has_six_axes = has_six_relative || (ABS_X..=ABS_RZ).all(|axis| axes.contains_key(&axis));
     match () {
         () if (KEY_ESC..=KEY_S).all(|key| keys.contains(key)) => Kind::Keyboard,
+        // The kernel numbers the buttons of a 3D mouse from BTN_MISC on: some have the codes of a mouse's or a pen's. A program's
+        // mouse may have every axis, and then has a wheel.
+        () if has_six_relative && !motion.contains(REL_WHEEL) => Kind::Mouse3d,
         () if keys.contains(BTN_TOOL_PEN) || keys.contains(BTN_STYLUS) => Kind::Tablet,
         () if has_touch && properties.props.contains(INPUT_PROP_DIRECT) => Kind::Touchscreen,
         () if has_touch => Kind::Touchpad,

@@ -219,7 +219,7 @@ impl DeviceClass for Uinput {
         let mut properties = parse_properties(like)?;
         let omitted = match kind::remove_foreign_keys(&mut properties) {
             0 => String::new(),
-            count => format!(" ({count} keys omitted: a {} does not have them)", properties.kind()),
+            count => format!(" ({count} keys omitted: a {} may not have them)", properties.kind()),
         };
         if !spec.target.is_empty() {
             properties.name = spec.target.clone();

@@ -368,6 +368,10 @@ fn the_kind_follows_from_keys_and_axes() {
         (vec![KEY_A, BTN_LEFT], &pointer, Kind::Mouse),
         (vec![BTN_LEFT, BTN_JOYSTICK], &pointer, Kind::Mouse),
         (vec![BTN_MISC], &six, Kind::Mouse3d),
+        // A SpacePilot Pro with 31 buttons, one with more, and a program's mouse with every axis.
+        ((BTN_MISC..BTN_MISC + 31).collect(), &six, Kind::Mouse3d),
+        ((BTN_MISC..BTN_MISC + 80).collect(), &six, Kind::Mouse3d),
+        (vec![BTN_LEFT], &[0, 1, 2, 3, 4, 5, REL_WHEEL], Kind::Mouse),
         (vec![BTN_TOUCH, BTN_LEFT], &[], Kind::Touchpad),
         (vec![BTN_TOOL_PEN, BTN_TOUCH], &[], Kind::Tablet),
         (vec![KEY_VOLUMEUP, KEY_POWER], &[], Kind::Buttons),
@@ -396,6 +400,8 @@ fn only_a_keyboard_keeps_the_keys_that_type() {
         assert!(typing.iter().all(|code| !properties.has(key(*code, 1))) && properties.has(key(own[0], 1)));
         assert_eq!(properties.kind(), kind);
     }
+    let mut pilot = with_keys(BTN_MISC..BTN_MISC + 31, &six);
+    assert_eq!(super::kind::remove_foreign_keys(&mut pilot), 15, "a cap moves no pointer");
     let mut pad = with_keys([BTN_GAMEPAD, BTN_LEFT, BTN_TOUCH - 1], &[]);
     assert_eq!(super::kind::remove_foreign_keys(&mut pad), 2, "a gamepad is no pointer");
     let buttons = (BTN_TRIGGER_HAPPY..KEY_CNT as u16).chain(BTN_DPAD_UP..=BTN_GRIPR2);

@@ -73,6 +73,7 @@ pub const BTN_TRIGGER_HAPPY: u16 = 0x2c0;
 pub const REL_X: u16 = 0x00;
 pub const REL_Y: u16 = 0x01;
 pub const REL_RZ: u16 = 0x05;
+pub const REL_WHEEL: u16 = 0x08;
 
 pub const MSC_SCAN: u16 = 0x04;
 
