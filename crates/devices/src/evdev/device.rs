@@ -204,6 +204,7 @@ impl DevicePartner {
             Assembled::Nothing => {}
             Assembled::Frame(events) => {
                 self.counts.frames += 1;
+                self.state.learn_rest(&mut self.properties, &events);
                 if !self.queue.push(time, Update::Frame(to_format(events))) {
                     self.counts.dropped += 1 + self.queue.clear();
                     self.needs_snapshot = true;
@@ -233,6 +234,7 @@ impl DevicePartner {
         });
         *pressed_before = pressed_before.common(&state.keys);
         let snapshot = state.snapshot(&self.properties, pressed_before);
+        state.learn_rest(&mut self.properties, &snapshot);
         self.state = state;
         self.queue_snapshot(snapshot);
         Ok(())

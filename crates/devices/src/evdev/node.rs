@@ -85,14 +85,19 @@ impl Node {
         match update {
             Update::Frame(events) => {
                 self.counts.frames += 1;
-                self.apply_frame(&to_kernel(events))
+                let events = to_kernel(events);
+                self.apply_frame(&events)?;
+                self.state.learn_rest(&mut self.properties, &events);
+                Ok(())
             }
             Update::Snapshot(events) => {
                 self.counts.snapshots += 1;
                 let (events, refused): (Vec<_>, Vec<_>) =
                     to_kernel(events).into_iter().partition(|event| self.is_valid(*event));
                 self.counts.refused += refused.len() as u64;
-                self.apply_snapshot(&events)
+                self.apply_snapshot(&events)?;
+                self.state.learn_rest(&mut self.properties, &events);
+                Ok(())
             }
             // Effects only go from applications to the device.
             Update::Upload(_) | Update::Erase(_) => {

@@ -5,6 +5,7 @@
 
 use super::properties::Properties;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, evdev};
@@ -17,6 +18,9 @@ const TRACKING_ID: usize = (ABS_MT_TRACKING_ID - ABS_MT_TOUCH_MAJOR) as usize;
 
 /// An axis is at rest within this share of its range: a quarter of the way of a stick, as games assume too.
 const REST_SHARE: u32 = 8;
+
+/// Axes of sticks, wheels, throttles and pedals. A device reports all of them at once.
+const POSITIONS: RangeInclusive<u16> = ABS_X..=ABS_BRAKE;
 
 /// Axes that are pedals of some wheels.
 const PEDALS: [u16; 5] = [ABS_Y, ABS_Z, ABS_RZ, ABS_GAS, ABS_BRAKE];
@@ -134,8 +138,23 @@ impl State {
         }
     }
 
+    /// Takes the values of the first report into a description that was made before it: they tell where the axes rest.
+    /// `events`: events of the device, after which this is the state.
+    pub(super) fn learn_rest(&self, properties: &mut Properties, events: &[Event]) {
+        let is_report =
+            |event: &Event| event.kind == EV_ABS && POSITIONS.contains(&event.code) && event.value != 0;
+        if has_reported(properties) || !events.iter().any(is_report) {
+            return;
+        }
+        for (code, axis) in properties.axes.range_mut(POSITIONS) {
+            let value = self.axes[usize::from(*code)];
+            axis.value = if value == UNKNOWN { axis.value } else { value };
+        }
+    }
+
     /// Returns true if no key but those in `except` is down, no finger is on the device, and the sticks, hats and pedals of a
-    /// joystick and the cap of a 3D mouse are at rest. A stick that nobody touches is seldom exactly in its middle.
+    /// joystick and the cap of a 3D mouse are at rest, or have not reported yet. A stick that nobody touches is seldom exactly
+    /// in its middle.
     pub(super) fn is_neutral(&self, properties: &Properties, except: &Bits) -> bool {
         let is_at_rest = |(code, axis): (&u16, &Axis)| {
             let Some(rest) = rest(properties, *code, axis) else { return true };
@@ -147,7 +166,7 @@ impl State {
         };
         self.keys.without(except).is_empty()
             && self.fingers.iter().all(|finger| finger[TRACKING_ID] < 0)
-            && (!properties.has_rest() || properties.axes.iter().all(is_at_rest))
+            && (!properties.has_rest() || !has_reported(properties) || properties.axes.iter().all(is_at_rest))
     }
 
     /// Returns a snapshot without the keys in `except`. It has no lights: they belong to the application.
@@ -259,14 +278,16 @@ pub(super) fn neutral(properties: &Properties) -> Vec<Event> {
     events
 }
 
-/// Returns the rest position of an axis, if it has one, from its value when the device was described.
+/// Returns the rest position of an axis, if it has one, from its value when the device was described, or at its first report
+/// after that ([`State::learn_rest`]).
 ///
 /// | axis | rest |
 /// |---|---|
 /// | stick, rudder, wheel, hat | the middle |
 /// | pedal of a joystick with two pedals or more at their maximum | the nearest of minimum, middle and maximum |
-/// | `ABS_Z`, `ABS_RZ`: a trigger on some gamepads, half a stick on others | the nearer of minimum and middle |
+/// | `ABS_Z`, `ABS_RZ`: a trigger on some gamepads, half a stick or a pedal on others | the nearer of minimum and middle |
 /// | `ABS_GAS`, `ABS_BRAKE` | the minimum |
+/// | these four before the first report | unknown: they keep their values |
 fn rest(properties: &Properties, code: u16, axis: &Axis) -> Option<i32> {
     let middle = middle(axis);
     let from_middle = axis.value.abs_diff(middle);
@@ -280,10 +301,19 @@ fn rest(properties: &Properties, code: u16, axis: &Axis) -> Option<i32> {
     let is_nearer_middle = axis.minimum < 0 || from_middle < axis.value.abs_diff(axis.minimum);
     match code {
         ABS_X | ABS_Y | ABS_RX | ABS_RY | ABS_RUDDER | ABS_WHEEL | ABS_HAT0X..=ABS_HAT3Y => Some(middle),
+        _ if !has_reported(properties) => None,
         ABS_Z | ABS_RZ => Some(if is_nearer_middle { middle } else { axis.minimum }),
         ABS_GAS | ABS_BRAKE => Some(axis.minimum),
         _ => None,
     }
+}
+
+/// Returns false if the axes of the description are older than the first report that the kernel let through: it polls many
+/// devices only while a program has them open, and until then every axis is 0. Of a range without negative values that is
+/// the end, and no stick or wheel is there while all else is at 0 too.
+fn has_reported(properties: &Properties) -> bool {
+    properties.axes.get(&ABS_X).is_none_or(|axis| axis.minimum < 0)
+        || properties.axes.range(POSITIONS).any(|(_, axis)| axis.value != 0)
 }
 
 fn middle(axis: &Axis) -> i32 {

@@ -4,13 +4,17 @@ use super::discovery::is_same;
 use super::effects::Effects;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
 use super::kernel::to_format;
+use super::node::Node;
 use super::properties::{SLOTS_MAX, usable};
 use super::state::{State, neutral};
 use super::{PHYS_PREFIX, Properties};
 use contract::{Kind, Time};
 use proptest::prelude::*;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use sys::input::code::*;
-use sys::input::{Axis, Bits, Event, Ids};
+use sys::input::{Axis, Bits, Event, Ids, read_events};
 use wire::formats::evdev::{EVENTS_MAX, Effect, Update};
 
 const DOCUMENT: &str = include_str!("../../../../docs/reference/formats-evdev.md");
@@ -53,6 +57,13 @@ fn gamepad() -> Properties {
     properties.axes.insert(ABS_HAT0X, axis(-1, 1));
     properties.axes.insert(ABS_RZ + 1, axis(0, 255));
     properties
+}
+
+/// Returns the events that were written to the other end of a socket.
+fn written(far: &UnixStream) -> Vec<Event> {
+    let mut batch = Vec::new();
+    while read_events(far.as_fd(), &mut batch).is_ok_and(|count| count > 0) {}
+    batch.into_iter().map(|(_, event)| event).collect()
 }
 
 /// Returns the bytes in the line of the document that starts with `title`.
@@ -274,6 +285,75 @@ fn pedals_of_a_neutral_wheel_rest_where_they_were() {
     let mut pad = wheel.clone();
     pad.set_codes(EV_KEY, Bits::from_iter([BTN_GAMEPAD]));
     assert_eq!(rests(&pad)[1], 127, "sticks and triggers of a gamepad do not rest at their maximum");
+}
+
+/// Until a report has passed, the kernel has 0 for every axis: for a stick the corner, for many pedals the floor.
+#[test]
+fn an_axis_rests_where_the_first_report_has_it() {
+    let nothing = Bits::new();
+    let neutral_at = |properties: &Properties, codes: &[u16]| -> Vec<Option<i32>> {
+        let snapshot = neutral(properties);
+        let value = |code: &u16| snapshot.iter().find(|event| event.code == *code).map(|event| event.value);
+        codes.iter().map(value).collect()
+    };
+    let codes = [ABS_X, ABS_Y, ABS_Z, ABS_RZ, ABS_GAS];
+    let mut unplayed = with_keys([BTN_JOYSTICK], &[]);
+    unplayed.kinds.set(EV_ABS, true);
+    unplayed.axes = codes.map(|code| (code, axis(0, 255))).into();
+    assert_eq!(neutral_at(&unplayed, &codes), [Some(127), Some(127), None, None, None]);
+    assert!(State::new(&unplayed).is_neutral(&unplayed, &nothing), "nobody holds it");
+
+    let report = |values: [i32; 5]| -> Vec<Event> {
+        codes.iter().zip(values).map(|(code, value)| abs(*code, value)).collect()
+    };
+    for (first, rests) in [
+        ([127, 130, 120, 131, 0], [127, 127, 127, 127, 0]), // two sticks
+        ([120, 127, 0, 4, 0], [127, 127, 0, 0, 0]),         // triggers
+        ([120, 255, 255, 250, 0], [127, 255, 255, 255, 0]), // a wheel
+    ] {
+        let (mut properties, mut state) = (unplayed.clone(), State::all_pressed(&unplayed));
+        state.apply(key(BTN_JOYSTICK, 1));
+        state.learn_rest(&mut properties, &[key(BTN_JOYSTICK, 1), abs(ABS_HAT0X, 1)]);
+        assert_eq!(properties, unplayed, "no axis has reported");
+        for (values, later) in [(first, rests), ([9, 9, 9, 9, 9], rests)] {
+            let events = report(values);
+            events.iter().for_each(|event| state.apply(*event));
+            state.learn_rest(&mut properties, &events);
+            assert_eq!(neutral_at(&properties, &codes), later.map(Some), "after {values:?}");
+        }
+    }
+
+    // A trigger is pulled before a stick without play has moved: 0 was the middle of the stick.
+    let mut centred = unplayed.clone();
+    centred.axes.extend([ABS_X, ABS_Y].map(|code| (code, axis(-128, 127))));
+    let mut state = State::new(&centred);
+    state.apply(abs(ABS_Z, 200));
+    state.learn_rest(&mut centred, &[abs(ABS_Z, 200)]);
+    assert_eq!(neutral_at(&centred, &codes), [0, 0, 0, 0, 0].map(Some));
+}
+
+/// A socket stands for the node of a wheel that was shared before it had reported.
+#[test]
+fn a_node_learns_where_the_pedals_rest() {
+    let mut wheel = with_keys([BTN_JOYSTICK], &[]);
+    wheel.kinds.set(EV_ABS, true);
+    wheel.axes = [ABS_X, ABS_Z, ABS_RZ].map(|code| (code, axis(0, 255))).into();
+    let (far, node) = UnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    node.set_nonblocking(true).unwrap();
+    let mut node = Node::new(Arc::new(node.into()), wheel.clone()).unwrap();
+    let at = |x, gas, brake| to_format(vec![abs(ABS_X, x), abs(ABS_Z, gas), abs(ABS_RZ, brake)]);
+    node.apply(Update::Snapshot(at(0, 0, 0))).unwrap();
+    node.go_neutral().unwrap();
+    for update in [Update::Snapshot(at(0, 0, 0)), Update::Frame(at(128, 255, 255))] {
+        node.apply(update).unwrap();
+    }
+    node.apply(Update::Frame(at(200, 0, 255))).unwrap();
+    assert!(!node.is_neutral());
+    written(&far);
+    node.go_neutral().unwrap();
+    assert_eq!(written(&far), [abs(ABS_X, 127), abs(ABS_Z, 255), Event::REPORT]);
+    assert!(node.is_neutral());
 }
 
 #[test]
