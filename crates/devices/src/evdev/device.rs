@@ -62,6 +62,8 @@ pub(super) struct DevicePartner {
     /// killed worker, whose application knows them.
     pressed_before: Option<Bits>,
     lights: Bits,
+    /// Sounds that go on until they are turned off.
+    sounds: Bits,
     /// The device's IDs of effects by the application's IDs.
     effects: BTreeMap<u16, i16>,
     batch: Vec<(u64, Event)>,
@@ -96,6 +98,8 @@ impl DevicePartner {
     pub(super) fn new(node: OwnedFd, properties: Properties, options: &Options) -> FlowPartner<Self> {
         // If the device is gone already, the first pull reports it.
         let lights = evdev::state(node.as_fd(), EV_LED).unwrap_or_default();
+        // A killed worker may have left one on.
+        let sounds = evdev::state(node.as_fd(), EV_SND).unwrap_or_default();
         // Effects belong to the open node: those of a killed worker may still play. The device refuses those of other programs.
         for id in 0..properties.effects_max as i16 {
             let _ = evdev::erase_effect(node.as_fd(), id);
@@ -122,6 +126,7 @@ impl DevicePartner {
             state,
             pressed_before: was_grabbed.then(Bits::new),
             lights,
+            sounds,
             effects: BTreeMap::new(),
             batch: Vec::new(),
             counts: Counts::default(),
@@ -301,7 +306,7 @@ impl DevicePartner {
         match update {
             Update::Frame(events) => self.write_feedback(&to_kernel(events)),
             Update::Snapshot(events) => {
-                self.erase_all()?;
+                self.end_feedback()?;
                 self.write_feedback(&to_kernel(events))
             }
             Update::Upload(effect) => self.upload(&effect),
@@ -328,6 +333,9 @@ impl DevicePartner {
             if self.lights.set(event.code, event.value != 0) {
                 self.assembler.echoes.expect(*event);
             }
+        }
+        for event in written.iter().filter(|event| event.kind == EV_SND) {
+            self.sounds.set(event.code, event.value != 0);
         }
         written.push(Event::REPORT);
         write_events(self.node.as_fd(), &written)
@@ -365,12 +373,13 @@ impl DevicePartner {
         Ok(())
     }
 
-    /// Erases all effects, which stops them.
-    fn erase_all(&mut self) -> io::Result<()> {
+    /// Erases all effects, which stops them, and turns all sounds off.
+    fn end_feedback(&mut self) -> io::Result<()> {
         for id in std::mem::take(&mut self.effects).into_values() {
             unless_refused(evdev::erase_effect(self.node.as_fd(), id))?;
         }
-        Ok(())
+        let silence: Vec<Event> = self.sounds.iter().map(|code| Event::new(EV_SND, code, 0)).collect();
+        self.write_feedback(&silence)
     }
 
     fn report(&self) -> Vec<Report> {
@@ -392,9 +401,9 @@ impl DevicePartner {
 }
 
 impl Drop for DevicePartner {
-    /// The broker may keep the descriptor open, so effects and grab must be released explicitly.
+    /// The broker may keep the descriptor open, so effects, sounds and grab must be released explicitly.
     fn drop(&mut self) {
-        let _ = self.erase_all();
+        let _ = self.end_feedback();
         self.release_grab();
     }
 }
@@ -431,9 +440,9 @@ impl Endpoint for DevicePartner {
                 self.release_grab();
                 Ok(())
             }
-            Direction::In => self.erase_all().or_else(|error| match is_gone(&error) {
+            Direction::In => self.end_feedback().or_else(|error| match is_gone(&error) {
                 true => Ok(()),
-                false => Err(self.failed("stopping effects of", error)),
+                false => Err(self.failed("stopping effects and sounds of", error)),
             }),
         }
     }
@@ -463,9 +472,9 @@ impl Endpoint for DevicePartner {
                 Ok(CtlReply::Done)
             }
             Ctl::Neutral if flow == OUT => Ok(CtlReply::Done),
-            Ctl::Neutral => match self.erase_all() {
+            Ctl::Neutral => match self.end_feedback() {
                 Ok(()) => Ok(CtlReply::Done),
-                Err(error) => Err(self.failed("stopping effects of", error)),
+                Err(error) => Err(self.failed("stopping effects and sounds of", error)),
             },
             // Which effects play, only the application knows.
             Ctl::IsNeutral if flow != OUT => Ok(CtlReply::Count(1)),

@@ -8,7 +8,10 @@ use super::node::Node;
 use super::properties::{SLOTS_MAX, usable};
 use super::state::{State, neutral};
 use super::{PHYS_PREFIX, Properties};
-use contract::{Kind, Time};
+use contract::{
+    Attributes, Ctl, Direction, FlowClass, FlowTemplate, Format, Kind, Message, Options, Partner, Pushed,
+    Time,
+};
 use proptest::prelude::*;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,6 +19,9 @@ use std::sync::Arc;
 use sys::input::code::*;
 use sys::input::{Axis, Bits, Event, Ids, read_events};
 use wire::formats::evdev::{EVENTS_MAX, Effect, Update};
+
+/// `SND_TONE`.
+const TONE: u16 = 2;
 
 const DOCUMENT: &str = include_str!("../../../../docs/reference/formats-evdev.md");
 
@@ -383,6 +389,36 @@ fn a_gamepad_that_nobody_touches_is_neutral() {
     let held = Bits::from_iter([BTN_GAMEPAD]);
     state.apply(key(BTN_GAMEPAD, 1));
     assert!(state.is_neutral(&properties, &held), "the button was pressed for another program");
+}
+
+/// The kernel goes on with a tone when the program that started it closes the device. A socket stands for the device.
+#[test]
+fn a_tone_ends_with_the_link_and_with_the_worker() {
+    let mut properties = Properties::default();
+    properties.set_codes(EV_SND, Bits::from_iter([TONE]));
+    let (far, node) = UnixStream::pair().unwrap();
+    far.set_nonblocking(true).unwrap();
+    node.set_nonblocking(true).unwrap();
+    let options = Options::defaults(&super::EVDEV_OPTIONS).unwrap();
+    let mut partner = super::DevicePartner::new(node.into(), properties, &options);
+    let template = FlowTemplate { direction: Direction::In, format: Format::Evdev, class: FlowClass::State };
+    let flow = partner.open(&template, &Attributes::default()).unwrap();
+    let tone = |pitch| Event::new(EV_SND, TONE, pitch);
+    let play = |partner: &mut dyn Partner, pitch| {
+        let body = frame(tone(pitch)).to_bytes();
+        assert!(matches!(partner.push(flow, Message::new(Time(0), body)), Ok(Pushed::Taken)));
+    };
+    let heard = || -> Vec<Event> { written(&far).into_iter().filter(|event| event.kind == EV_SND).collect() };
+    play(&mut partner, 440);
+    partner.ctl(flow, Ctl::Neutral).unwrap();
+    assert_eq!(heard(), [tone(440), tone(0)]);
+    partner.ctl(flow, Ctl::Neutral).unwrap();
+    assert!(heard().is_empty(), "it is silent");
+    play(&mut partner, 880);
+    play(&mut partner, 0);
+    play(&mut partner, 440);
+    drop(partner);
+    assert_eq!(heard(), [880, 0, 440, 0].map(tone));
 }
 
 /// The six axes of a SpaceNavigator, as the kernel's driver reports them.
