@@ -4,6 +4,7 @@
 
 use super::descriptor::Descriptor;
 use super::dualsense;
+use super::pads::Pad;
 use super::properties::{Ids, NAME_BYTES_MAX, PLACE_BYTES_MAX, Properties};
 use crate::evdev::PHYS_PREFIX;
 use contract::{DeviceError, Kind, Listing};
@@ -211,7 +212,7 @@ fn open(name: &str, grab: bool) -> Result<Found, DeviceError> {
 
 /// Reads the feature reports that the far driver reads before anything else. A report that the device refuses is left out.
 fn start_features(properties: &Properties, descriptor: &Descriptor, node: &OwnedFd) -> Vec<Vec<u8>> {
-    if !dualsense::is(&properties.ids) {
+    if Pad::of(&properties.ids) != Some(Pad::DualSense) {
         return Vec::new();
     }
     let read = |number: u8| {

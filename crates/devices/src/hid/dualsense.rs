@@ -6,12 +6,7 @@
 //! | input | number 0x01, 64 bytes, state from byte 1 | number 0x31, 78 bytes, state from byte 2, CRC-32 at the end |
 //! | output | number 0x02, flags from byte 1 | number 0x31, 78 bytes, flags from byte 3, CRC-32 at the end |
 
-use super::properties::Ids;
 use std::ops::Range;
-
-const VENDOR: u32 = 0x54c;
-const DUALSENSE: u32 = 0xce6;
-const DUALSENSE_EDGE: u32 = 0xdf2;
 
 /// Feature reports that the driver reads while it takes a device, each until it has an answer: pairing (the address), firmware,
 /// calibration. They do not change.
@@ -25,11 +20,11 @@ const BUTTONS: Range<usize> = 7..10;
 const GYROSCOPE: Range<usize> = 15..21;
 const FINGERS: [usize; 2] = [32, 36];
 const STATE_BYTES: usize = 40;
-const STICK_CENTRE: u8 = 0x80;
-const HAT_CENTRE: u8 = 8;
-const NO_FINGER: u8 = 0x80;
+pub(super) const STICK_CENTRE: u8 = 0x80;
+pub(super) const HAT_CENTRE: u8 = 8;
+pub(super) const NO_FINGER: u8 = 0x80;
 /// A stick within this distance of its centre is at rest.
-const STICK_PLAY: u8 = 32;
+pub(super) const STICK_PLAY: u8 = 32;
 
 /// Offsets into an output report, from its flags on.
 const MOTORS: Range<usize> = 2..4;
@@ -61,15 +56,10 @@ const OUTPUTS: [(usize, u8, Range<usize>); 13] = [
 const MOTORS_VALID_2: (usize, u8) = (38, 0x04);
 
 /// Seeds of the checksum by Bluetooth.
-const INPUT_SEED: u8 = 0xa1;
-const OUTPUT_SEED: u8 = 0xa2;
+pub(super) const INPUT_SEED: u8 = 0xa1;
+pub(super) const OUTPUT_SEED: u8 = 0xa2;
 const BLUETOOTH_REPORT: u8 = 0x31;
 const BLUETOOTH_BYTES: usize = 78;
-
-/// Returns true for a DualSense.
-pub(super) fn is(ids: &Ids) -> bool {
-    ids.vendor == VENDOR && matches!(ids.product, DUALSENSE | DUALSENSE_EDGE)
-}
 
 /// Returns the state in an input report, if it has one.
 fn state(report: &[u8]) -> Option<usize> {
@@ -80,9 +70,9 @@ fn state(report: &[u8]) -> Option<usize> {
     }
 }
 
-/// Makes an input report neutral. Acceleration, time and battery keep their values.
-pub(super) fn release(report: &mut [u8]) {
-    let Some(at) = state(report) else { return };
+/// Makes an input report neutral. Acceleration, time and battery keep their values. Returns false for one without a state.
+pub(super) fn release(report: &mut [u8]) -> bool {
+    let Some(at) = state(report) else { return false };
     let state = &mut report[at..at + STATE_BYTES];
     state[STICKS].fill(STICK_CENTRE);
     state[TRIGGERS].fill(0);
@@ -91,16 +81,19 @@ pub(super) fn release(report: &mut [u8]) {
     state[GYROSCOPE].fill(0);
     FINGERS.into_iter().for_each(|finger| state[finger] |= NO_FINGER);
     seal(report, INPUT_SEED);
+    true
 }
 
-/// Returns true if an input report is neutral.
-pub(super) fn is_neutral(report: &[u8]) -> bool {
-    let Some(at) = state(report) else { return true };
+/// Returns true if an input report is neutral. `None` for one without a state.
+pub(super) fn is_neutral(report: &[u8]) -> Option<bool> {
+    let at = state(report)?;
     let state = &report[at..at + STATE_BYTES];
-    state[STICKS].iter().all(|stick| stick.abs_diff(STICK_CENTRE) <= STICK_PLAY)
-        && state[TRIGGERS] == [0; 2]
-        && state[BUTTONS] == [HAT_CENTRE, 0, 0]
-        && FINGERS.into_iter().all(|finger| state[finger] & NO_FINGER != 0)
+    Some(
+        state[STICKS].iter().all(|stick| stick.abs_diff(STICK_CENTRE) <= STICK_PLAY)
+            && state[TRIGGERS] == [0; 2]
+            && state[BUTTONS] == [HAT_CENTRE, 0, 0]
+            && FINGERS.into_iter().all(|finger| state[finger] & NO_FINGER != 0),
+    )
 }
 
 /// Returns the flags in an output report, if it has any.
@@ -154,9 +147,9 @@ pub(super) fn without_rumble(report: &[u8]) -> Vec<u8> {
     report
 }
 
-/// Corrects the checksum of a report by Bluetooth.
-fn seal(report: &mut [u8], seed: u8) {
-    if let Some((&BLUETOOTH_REPORT, _)) = report.split_first()
+/// Corrects the checksum of a report by Bluetooth, which its length tells.
+pub(super) fn seal(report: &mut [u8], seed: u8) {
+    if report.len() == BLUETOOTH_BYTES
         && let Some((data, checksum)) = report.split_last_chunk_mut::<4>()
     {
         *checksum = crc32(seed, data).to_le_bytes();
@@ -184,9 +177,9 @@ mod tests {
     fn a_released_report_by_bluetooth_has_its_checksum() {
         let mut report = vec![0xff; BLUETOOTH_BYTES];
         report[0] = BLUETOOTH_REPORT;
-        assert!(!is_neutral(&report));
-        release(&mut report);
-        assert!(is_neutral(&report));
+        assert_eq!(is_neutral(&report), Some(false));
+        assert!(release(&mut report));
+        assert_eq!(is_neutral(&report), Some(true));
         let (data, checksum) = report.split_last_chunk::<4>().unwrap();
         assert_eq!(u32::from_le_bytes(*checksum), crc32(INPUT_SEED, data));
         assert_eq!(report[2 + GYROSCOPE.end], 0xff, "the acceleration keeps its value");

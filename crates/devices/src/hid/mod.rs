@@ -6,7 +6,8 @@
 //! | `descriptor` | report descriptors: reports, kind, neutral values |
 //! | `reports` | the last input reports, snapshots, neutral reports |
 //! | `outputs` | the last output reports, and those that stop the motors |
-//! | `dualsense` | the state in the vendor-defined reports of a DualSense |
+//! | `pads` | gamepads whose reports are known beyond their descriptors |
+//! | `dualsense`, `switch` | the states in the reports of these gamepads |
 //! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
 //! | `device` | the `hidraw` node as a partner |
 //! | `uhid`, `application` | events of `/dev/uhid`; the made device as a partner |
@@ -18,8 +19,10 @@ pub(crate) mod discovery;
 mod dualsense;
 pub mod fuzz;
 mod outputs;
+mod pads;
 mod properties;
 mod reports;
+mod switch;
 #[cfg(test)]
 mod tests;
 mod uhid;

@@ -1,29 +1,29 @@
 //! The output reports of a device: the last of each number.
 //!
-//! A report of a DualSense sets some of its outputs and leaves the others as they are. Its last state is that of all its reports
+//! A report of a known gamepad sets some of its outputs and leaves the others as they are. Its last state is that of all its reports
 //! together: a light that is set while a motor runs does not stop the motor.
 
-use super::dualsense;
+use super::pads::Pad;
 use super::properties::Properties;
 use std::collections::BTreeMap;
 
 /// The output reports of a device.
 #[derive(Debug)]
 pub(super) struct Outputs {
-    is_dualsense: bool,
+    pad: Option<Pad>,
     last: BTreeMap<u8, Vec<u8>>,
 }
 
 impl Outputs {
     pub(super) fn new(properties: &Properties) -> Outputs {
-        Outputs { is_dualsense: dualsense::is(&properties.ids), last: BTreeMap::new() }
+        Outputs { pad: Pad::of(&properties.ids), last: BTreeMap::new() }
     }
 
     /// Remembers a report, which must not be empty.
     pub(super) fn observe(&mut self, report: &[u8]) {
-        let merged = match self.last.get(&report[0]).filter(|_| self.is_dualsense) {
-            Some(last) => dualsense::merged(last, report),
-            None => report.to_vec(),
+        let merged = match (self.pad, self.last.get(&report[0])) {
+            (Some(pad), Some(last)) => pad.merged(last, report),
+            _ => report.to_vec(),
         };
         self.last.insert(report[0], merged);
     }
@@ -38,11 +38,10 @@ impl Outputs {
         self.last.values().cloned().collect()
     }
 
-    /// Returns the reports that stop the motors. Only a DualSense has reports that are known.
+    /// Returns the reports that stop the motors. Only known gamepads have any.
     pub(super) fn stops(&self) -> Vec<Vec<u8>> {
-        let rumbling =
-            self.last.values().filter(|report| self.is_dualsense && dualsense::is_rumbling(report));
-        rumbling.map(|report| dualsense::without_rumble(report)).collect()
+        let stop = |pad: Pad| self.last.values().filter_map(move |report| pad.without_rumble(report));
+        self.pad.into_iter().flat_map(stop).collect()
     }
 
     /// Returns true if no motor runs.

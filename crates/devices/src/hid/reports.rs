@@ -1,7 +1,7 @@
 //! The input reports of a device: the last and the first of each number, and the reports that make it neutral.
 
 use super::descriptor::Descriptor;
-use super::dualsense;
+use super::pads::Pad;
 use super::properties::Properties;
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct Inputs {
     descriptor: Descriptor,
-    is_dualsense: bool,
+    pad: Option<Pad>,
     seen: BTreeMap<u8, Seen>,
 }
 
 impl Inputs {
     pub(super) fn new(properties: &Properties, descriptor: Descriptor) -> Inputs {
-        Inputs { descriptor, is_dualsense: dualsense::is(&properties.ids), seen: BTreeMap::new() }
+        Inputs { descriptor, pad: Pad::of(&properties.ids), seen: BTreeMap::new() }
     }
 
     pub(super) fn descriptor(&self) -> &Descriptor {
@@ -57,9 +57,8 @@ impl Inputs {
     fn released(&self, number: u8) -> Option<Vec<u8>> {
         let Some(seen) = self.seen.get(&number) else { return self.descriptor.blank(number) };
         let mut report = seen.last.clone();
-        self.descriptor.release(number, &mut report, Some(&seen.first));
-        if self.is_dualsense {
-            dualsense::release(&mut report);
+        if !self.pad.is_some_and(|pad| pad.release(&mut report, &seen.first)) {
+            self.descriptor.release(number, &mut report, Some(&seen.first));
         }
         Some(report)
     }
@@ -110,9 +109,9 @@ impl Inputs {
 
     /// Returns true if nothing is held.
     pub(super) fn is_neutral(&self) -> bool {
-        self.seen.iter().all(|(number, seen)| match self.is_dualsense {
-            true => dualsense::is_neutral(&seen.last),
-            false => self.descriptor.is_neutral(*number, &seen.last, Some(&seen.first)),
+        self.seen.iter().all(|(number, seen)| {
+            let known = self.pad.and_then(|pad| pad.is_neutral(&seen.last, &seen.first));
+            known.unwrap_or_else(|| self.descriptor.is_neutral(*number, &seen.last, Some(&seen.first)))
         })
     }
 }

@@ -25,6 +25,13 @@ const FIDO: &str = "06d0f10901a1010920150026ff007508954081020921150026ff00750895
 const DUALSENSE: &str = "05010905a101850109300931093209350933093415002 6ff00750895068102 0600ff092095018102 \
                          050109391500250735004 63b01651475049501 8142 6500 05091901290f15002501750195 0f8102 \
                          0600ff0921950d8102 0600ff0922150026ff0075089534 8102 85020923952f9102 850509339528b102 c0";
+const SWITCH_BY_USB: &str = "050115000904a1018530050105091901290a150025017501950a5500650081020509190b290e150025017501950481027501950281030b01 \
+                             000100a1000b300001000b310001000b320001000b35000100150027ffff0000751095048102c00b39000100150025073500463b01651475 \
+                             04950181020509190f2912150025017501950481027508953481030600ff852109017508953f8103858109027508953f8103850109037508 \
+                             953f9183851009047508953f9183858009057508953f9183858209067508953f9183c0";
+/// The reports with all state, and the one with buttons that it sends at first.
+const SWITCH_BY_BLUETOOTH: &str =
+    "05010905a1010601ff8521092175089530810 285300930810 2853f05091901291025017501951081 02c0";
 
 fn bytes(hexadecimal: &str) -> Vec<u8> {
     let digits: Vec<u32> = hexadecimal.chars().filter_map(|digit| digit.to_digit(16)).collect();
@@ -49,6 +56,10 @@ fn dualsense() -> Properties {
     let ids = Ids { bus: 3, vendor: 0x54c, product: 0xce6, version: 0x111 };
     let calibration = [vec![5], vec![7; 40]].concat();
     Properties { ids, features: vec![calibration], ..properties(DUALSENSE) }
+}
+
+fn sold_as(vendor: u32, product: u32, descriptor: &str) -> Properties {
+    Properties { ids: Ids { bus: 5, vendor, product, version: 0x111 }, ..properties(descriptor) }
 }
 
 fn inputs(properties: &Properties) -> Inputs {
@@ -140,6 +151,23 @@ fn a_dualsense_is_released_below_its_vendor_bytes() {
     assert_eq!(released[16..29], [0, 0, 0, 0, 0, 0, 7, 8, 9, 10, 11, 12, 13], "turns end, gravity stays");
     assert_eq!((released[33], released[37]), (0x81, 0x80), "the finger is lifted");
     assert!(pad.is_neutral());
+}
+
+/// Its descriptor has axes where its reports have buttons and halves of sticks.
+#[test]
+fn a_switch_controller_is_released_where_its_descriptor_lies() {
+    for (descriptor, bytes) in [(SWITCH_BY_USB, 64), (SWITCH_BY_BLUETOOTH, 49)] {
+        let mut pad = inputs(&sold_as(0x57e, 0x2009, descriptor));
+        let report = |begin: [u8; 12]| [begin.to_vec(), vec![0; bytes - 12]].concat();
+        let rest = [0x30, 0xc6, 0x91, 0x00, 0x80, 0x00, 0xf9, 0xe7, 0x7b, 0xa9, 0xd7, 0x7e];
+        assert!(pad.observe(&report(rest)) && pad.is_neutral(), "{bytes} bytes");
+        let held = [0x30, 0xc7, 0x91, 0x08, 0x80, 0x40, 0x12, 0xf0, 0x7b, 0xa9, 0xd7, 0x7e];
+        assert!(pad.observe(&report(held)) && !pad.is_neutral(), "{bytes} bytes");
+        let mut expected = report(rest);
+        expected[1] = 0xc7;
+        assert_eq!(pad.release(&[]).first(), Some(&expected));
+        assert!(pad.is_neutral());
+    }
 }
 
 #[test]
