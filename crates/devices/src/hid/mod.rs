@@ -7,7 +7,7 @@
 //! | `reports` | the last input reports, snapshots, neutral reports |
 //! | `outputs` | the last output reports, and those that stop the motors |
 //! | `pads` | gamepads whose reports are known beyond their descriptors |
-//! | `dualsense`, `switch` | the states in the reports of these gamepads |
+//! | `dualsense`, `dualshock`, `switch` | the states in the reports of these gamepads |
 //! | `properties`, `discovery` | description of a device; finding it, also after it was unplugged |
 //! | `device` | the `hidraw` node as a partner |
 //! | `uhid`, `application` | events of `/dev/uhid`; the made device as a partner |
@@ -17,6 +17,7 @@ mod descriptor;
 mod device;
 pub(crate) mod discovery;
 mod dualsense;
+mod dualshock;
 pub mod fuzz;
 mod outputs;
 mod pads;

@@ -1,12 +1,13 @@
 //! Gamepads whose reports are known beyond their report descriptors, by vendor and product.
 
 use super::properties::Ids;
-use super::{dualsense, switch};
+use super::{dualsense, dualshock, switch};
 
 /// A gamepad whose reports are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pad {
     DualSense,
+    DualShock4,
     Switch,
 }
 
@@ -18,6 +19,8 @@ impl Pad {
     pub(super) fn of(ids: &Ids) -> Option<Pad> {
         match (ids.vendor, ids.product) {
             (SONY, 0xce6 | 0xdf2) => Some(Pad::DualSense),
+            // Both models, and the adapter for USB.
+            (SONY, 0x5c4 | 0x9cc | 0xba0) => Some(Pad::DualShock4),
             // Left and right Joy-Con, Pro Controller, charging grip; those for games of the SNES, the Nintendo 64 and the Mega Drive.
             (NINTENDO, 0x2006 | 0x2007 | 0x2009 | 0x200e | 0x2017 | 0x2019 | 0x201e) => Some(Pad::Switch),
             _ => None,
@@ -28,6 +31,7 @@ impl Pad {
     pub(super) fn release(self, report: &mut [u8], first: &[u8]) -> bool {
         match self {
             Pad::DualSense => dualsense::release(report),
+            Pad::DualShock4 => dualshock::release(report),
             Pad::Switch => switch::release(report, first),
         }
     }
@@ -36,6 +40,7 @@ impl Pad {
     pub(super) fn is_neutral(self, report: &[u8], first: &[u8]) -> Option<bool> {
         match self {
             Pad::DualSense => dualsense::is_neutral(report),
+            Pad::DualShock4 => dualshock::is_neutral(report),
             Pad::Switch => switch::is_neutral(report, first),
         }
     }
@@ -44,6 +49,7 @@ impl Pad {
     pub(super) fn merged(self, last: &[u8], report: &[u8]) -> Vec<u8> {
         match self {
             Pad::DualSense => dualsense::merged(last, report),
+            Pad::DualShock4 => dualshock::merged(last, report),
             Pad::Switch => report.to_vec(),
         }
     }
@@ -53,6 +59,7 @@ impl Pad {
     pub(super) fn without_rumble(self, report: &[u8]) -> Option<Vec<u8>> {
         match self {
             Pad::DualSense => dualsense::is_rumbling(report).then(|| dualsense::without_rumble(report)),
+            Pad::DualShock4 => dualshock::without_rumble(report),
             Pad::Switch => None,
         }
     }

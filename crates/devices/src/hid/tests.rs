@@ -25,6 +25,9 @@ const FIDO: &str = "06d0f10901a1010920150026ff007508954081020921150026ff00750895
 const DUALSENSE: &str = "05010905a101850109300931093209350933093415002 6ff00750895068102 0600ff092095018102 \
                          050109391500250735004 63b01651475049501 8142 6500 05091901290f15002501750195 0f8102 \
                          0600ff0921950d8102 0600ff0922150026ff0075089534 8102 85020923952f9102 850509339528b102 c0";
+/// By Bluetooth: report 1, which it sends at first, and report 0x11, which it sends to its driver.
+const DUALSHOCK: &str = "05010905a101850109300931093209351500 26ff007508950481020509 1901290e250175019510810 2 \
+                         0600ff8511092026ff007508954d8102 c0";
 const SWITCH_BY_USB: &str = "050115000904a1018530050105091901290a150025017501950a5500650081020509190b290e150025017501950481027501950281030b01 \
                              000100a1000b300001000b310001000b320001000b35000100150027ffff0000751095048102c00b39000100150025073500463b01651475 \
                              04950181020509190f2912150025017501950481027508953481030600ff852109017508953f8103858109027508953f8103850109037508 \
@@ -168,6 +171,24 @@ fn a_switch_controller_is_released_where_its_descriptor_lies() {
         assert_eq!(pad.release(&[]).first(), Some(&expected));
         assert!(pad.is_neutral());
     }
+}
+
+#[test]
+fn a_dualshock_by_bluetooth_is_released() {
+    let mut pad = inputs(&sold_as(0x54c, 0x9cc, DUALSHOCK));
+    let mut report = vec![0; 78];
+    report[..12].copy_from_slice(&[0x11, 0xc0, 0, 0x80, 0x80, 0x80, 0xff, 0x28, 0, 0x54, 0, 90]);
+    assert!(pad.observe(&report) && !pad.is_neutral());
+    assert_eq!(
+        pad.release(&[])[0][..12],
+        [0x11, 0xc0, 0, 0x80, 0x80, 0x80, 0x80, 8, 0, 0x54, 0, 0],
+        "the counter stays"
+    );
+    assert!(pad.is_neutral());
+    assert!(
+        pad.observe(&[1, 0x80, 0x80, 0x80, 0x80, 1, 0, 0]) && !pad.is_neutral(),
+        "the descriptor tells it"
+    );
 }
 
 #[test]
@@ -408,6 +429,22 @@ fn motors_stop_when_the_application_is_gone() {
     assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(0)));
     rig.ctl(2, Ctl::Neutral);
     assert_eq!(rig.written()[..5], [2, 3, 0, 0, 0]);
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
+}
+
+#[test]
+fn motors_of_a_dualshock_stop_and_its_light_stays() {
+    // Its outputs by USB.
+    let descriptor = [DUALSHOCK.trim_end_matches("c0"), "8505092195 1f9102c0"].concat();
+    let mut rig = Rig::new(Role::Device, &sold_as(0x54c, 0x9cc, &descriptor));
+    let report = |begin: [u8; 9]| [begin.to_vec(), vec![0; 23]].concat();
+    for report in [report([5, 1, 0, 0, 0x40, 0x80, 0, 0, 0]), report([5, 2, 0, 0, 0, 0, 1, 2, 3])] {
+        rig.push(&Update::Output(report.clone()));
+        assert_eq!(rig.written(), report);
+    }
+    assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(0)));
+    rig.ctl(2, Ctl::Neutral);
+    assert_eq!(rig.written(), report([5, 3, 0, 0, 0, 0, 1, 2, 3]));
     assert!(matches!(rig.ctl(2, Ctl::IsNeutral), CtlReply::Count(1)));
 }
 
