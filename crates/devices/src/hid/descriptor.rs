@@ -180,6 +180,12 @@ impl Descriptor {
         self.has_vendor
     }
 
+    /// Returns true if input reports have no parts with a neutral value.
+    pub(super) fn has_opaque_inputs(&self) -> bool {
+        let mut inputs = self.reports.iter().filter(|((kind, _), _)| *kind == ReportKind::Input);
+        inputs.any(|(_, report)| report.parts.is_empty())
+    }
+
     /// Returns true if the device has this report.
     pub(super) fn has(&self, kind: ReportKind, number: u8) -> bool {
         self.reports.contains_key(&(kind, number))
@@ -389,11 +395,13 @@ impl Parser {
             .filter(|bits| *bits <= 8 * (REPORT_BYTES_MAX - 1))
             .ok_or_else(|| too_many("bytes of a report", REPORT_BYTES_MAX))?;
         let ranges: Vec<(u32, u32)> = self.usages.iter().map(|usages| usages.with_page(page)).collect();
-        if flags & flag::CONSTANT != 0 {
+        let is_constant = flags & flag::CONSTANT != 0;
+        // Constant parts without a usage fill gaps. A Switch Pro Controller declares whole reports as constant.
+        self.has_vendor |= page >= usage::RESERVED_PAGES && !is_constant
+            || ranges.iter().any(|(first, _)| is_reserved(*first));
+        if is_constant {
             return Ok(());
         }
-        self.has_vendor |=
-            page >= usage::RESERVED_PAGES || ranges.iter().any(|(first, _)| is_reserved(*first));
         if kind != ReportKind::Input || size == 0 || size > 32 {
             return Ok(());
         }

@@ -94,7 +94,7 @@ fn event_nodes(name: &str) -> Vec<PathBuf> {
     nodes
 }
 
-/// Returns true if the event nodes of a device carry less than its reports, and why.
+/// Returns the reason to share a device as a whole: its event nodes carry less than its reports.
 fn advantage(descriptor: &Descriptor, name: &str) -> Option<&'static str> {
     let has_nodes = !event_nodes(name).is_empty();
     match descriptor.kind() {
@@ -104,6 +104,15 @@ fn advantage(descriptor: &Descriptor, name: &str) -> Option<&'static str> {
             Some("whole: with sensors, lights and all else for its own driver")
         }
         _ => None,
+    }
+}
+
+/// Returns a warning for a gamepad with reports that only its own driver understands.
+pub(super) fn limit(properties: &Properties, descriptor: &Descriptor) -> &'static str {
+    let is_opaque = descriptor.kind() == Kind::Gamepad && descriptor.has_opaque_inputs();
+    match is_opaque && Pad::of(&properties.ids).is_none() {
+        true => "; its vendor-defined reports keep their values after a cut: buttons in them stay down",
+        false => "",
     }
 }
 
@@ -130,10 +139,10 @@ pub(super) fn list() -> Vec<Listing> {
             true => "a node of Outboard",
             false => advantage(&descriptor, &name)?,
         };
-        let path = node(&name);
+        let (path, limit) = (node(&name), limit(&properties, &descriptor));
         Some(Listing {
             spec: format!("hid:{}", path.display()),
-            summary: format!("{} ({}, {advantage})", properties.name, descriptor.kind()),
+            summary: format!("{} ({}, {advantage}{limit})", properties.name, descriptor.kind()),
             problem: open_node(&path).err().map(|error| error.to_string()),
             ours,
         })

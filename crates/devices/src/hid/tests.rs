@@ -192,6 +192,20 @@ fn a_dualshock_by_bluetooth_is_released() {
 }
 
 #[test]
+fn gamepads_with_vendor_parts_are_listed_with_their_limits() {
+    let listed = |vendor, product, text: &str| {
+        let properties = sold_as(vendor, product, text);
+        assert_eq!(parsed(text).kind(), Kind::Gamepad);
+        (parsed(text).has_vendor_parts(), discovery::limit(&properties, &parsed(text)).is_empty())
+    };
+    assert_eq!(listed(0x57e, 0x2009, SWITCH_BY_USB), (true, true), "its vendor-defined reports are constant");
+    assert_eq!(listed(0x57e, 0x2009, SWITCH_BY_BLUETOOTH), (true, true));
+    assert_eq!(listed(0x54c, 0x5c4, DUALSHOCK), (true, true));
+    assert_eq!(listed(0x1234, 0x5678, DUALSHOCK), (true, false), "its buttons are unknown");
+    assert_eq!(listed(0x1234, 0x5678, GAMEPAD), (false, true));
+}
+
+#[test]
 fn numbers_are_put_in_front_where_they_are_missing() {
     let keyboard = parsed(KEYBOARD);
     for (sent, report) in [(&[1][..], [0, 1]), (&[0, 1], [0, 1])] {
