@@ -523,7 +523,7 @@ impl SourcePath {
         }
         // Messages wait for room in the replay store, which an acknowledgement frees.
         let is_full = !self.stages.out.messages.is_empty() || !self.stages.has_room();
-        if is_full || self.lifecycle.has_ended() || self.change.has_lost_stages {
+        if is_full || self.lifecycle.has_ended() || self.change.suspends_reading() {
             return;
         }
         if let Some(partner) = partner.filter(|_| self.audience.may_read()) {
@@ -609,7 +609,7 @@ mod tests {
         }
     }
 
-    /// A device that has no messages and remembers what it was told about the pipeline.
+    /// A device that is always ready, has no messages, and remembers what it was told about the pipeline.
     #[derive(Default)]
     struct Screen(Arc<Mutex<Vec<bool>>>);
 
@@ -639,7 +639,7 @@ mod tests {
         }
 
         fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
-            Readiness::never()
+            Readiness::now()
         }
     }
 
@@ -679,13 +679,16 @@ mod tests {
         flow.handle_link(path_context(notices));
         flow.change(pipeline("null"), notices);
         flow.run(path_context(notices)).unwrap();
-        flow.register(None, None, Duration::ZERO, &mut poller, &mut wake);
-        assert!(wake.at.is_none(), "the sink has not answered, and the old stages continue");
+        let device = Screen::default();
+        flow.register(Some(&device), None, Duration::ZERO, &mut poller, &mut wake);
+        assert!(wake.now && wake.at.is_none(), "the sink has not answered, and the old stages continue");
         let epoch = flow.change.active.as_ref().unwrap().epoch;
         flow.handle_control(&FlowControl::Changed { epoch, refusal: None }, path_context(notices));
         flow.run(path_context(notices)).unwrap();
         assert!(flow.change.suspends_reading());
-        flow.register(None, None, Duration::ZERO, &mut poller, &mut wake);
+        wake = Wake::default();
+        flow.register(Some(&device), None, Duration::ZERO, &mut poller, &mut wake);
+        assert!(!wake.now, "the device is not read before the old stages are empty");
         let now = wake.at.unwrap();
         sent(notices);
         flow.run(PathContext { now, ..path_context(notices) }).unwrap();
