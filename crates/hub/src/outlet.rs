@@ -268,6 +268,19 @@ struct Shared {
     problem: Mutex<Option<String>>,
 }
 
+impl Shared {
+    fn new() -> io::Result<Shared> {
+        Ok(Shared {
+            ring: Ring::new(QUEUE),
+            arrivals: Mutex::default(),
+            wake: Event::new()?,
+            ended: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            problem: Mutex::default(),
+        })
+    }
+}
+
 /// The sending end of a port's queue.
 struct Queue {
     shared: Arc<Shared>,
@@ -283,14 +296,7 @@ impl Queue {
         let template = FlowTemplate { direction, format: Format::Bytes, class };
         let key = partner.open(&template, &Attributes::default()).map_err(|error| error.to_string())?;
         let system = |error: io::Error| error.to_string();
-        let shared = Arc::new(Shared {
-            ring: Ring::new(QUEUE),
-            arrivals: Mutex::default(),
-            wake: Event::new().map_err(system)?,
-            ended: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-            problem: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new().map_err(system)?);
         let poller = Poller::new().map_err(system)?;
         let writer =
             Writer { shared: shared.clone(), partner, key, poller, held: None, endpoints: VecDeque::new() };
@@ -396,13 +402,6 @@ impl Writer {
             if ended && empty && self.finish()? {
                 return Ok(());
             }
-            if empty && !ended {
-                self.shared.wake.clear();
-                let has_input = !self.shared.ring.is_empty() || self.has_arrivals();
-                if has_input || self.shared.ended.load(Ordering::Acquire) {
-                    continue;
-                }
-            }
             self.sleep(unflushed, ended);
         }
     }
@@ -471,6 +470,7 @@ impl Writer {
         CtlReply::is_complete(self.partner.ctl(self.key, Ctl::Finish))
     }
 
+    /// Waits for messages, for an arrival or the end, or for the partner's room.
     fn sleep(&mut self, unflushed: bool, ended: bool) {
         let mut wake = Wake::default();
         if !ended {
@@ -496,5 +496,58 @@ impl Writer {
         if self.poller.wait(timeout).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // Also while a message is held, since a set event ends each wait. The next round handles all that was signalled before.
+        self.shared.wake.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::{Body, PartnerError, Pull, Pulled, Time};
+
+    /// A target without room.
+    struct FullTarget;
+
+    impl Partner for FullTarget {
+        fn open(&mut self, _template: &FlowTemplate, _attributes: &Attributes) -> PartnerResult<FlowKey> {
+            Ok(FlowKey::DEFAULT)
+        }
+
+        fn close(&mut self, _flow: FlowKey) -> PartnerResult {
+            Ok(())
+        }
+
+        fn push(&mut self, _flow: FlowKey, message: Message) -> Result<Pushed, (PartnerError, Message)> {
+            Ok(Pushed::Full(message))
+        }
+
+        fn pull(&mut self, _flow: FlowKey, _pull: Pull<'_>) -> PartnerResult<Pulled> {
+            Ok(Pulled::Nothing)
+        }
+
+        fn ctl(&mut self, _flow: FlowKey, _operation: Ctl<'_>) -> PartnerResult<CtlReply> {
+            Err(PartnerError::Unsupported("this operation"))
+        }
+
+        fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
+            Readiness::never()
+        }
+    }
+
+    #[test]
+    fn a_message_behind_a_held_one_wakes_the_thread_once() {
+        let queue = Queue { shared: Arc::new(Shared::new().unwrap()), thread: Mutex::default() };
+        let (shared, poller) = (queue.shared.clone(), Poller::new().unwrap());
+        let (partner, endpoints) = (Box::new(FullTarget), VecDeque::new());
+        let mut writer = Writer { shared, partner, key: FlowKey::DEFAULT, poller, held: None, endpoints };
+        for time in 1..3 {
+            assert!(queue.put(Message::new(Time(time), Body::from(vec![0]))));
+            assert!(!writer.push().unwrap());
+            writer.sleep(false, false);
+            assert!(writer.held.is_some() && !queue.shared.wake.clear(), "message {time}");
+        }
+        assert!(queue.put(Message::new(Time(3), Body::from(vec![0]))));
+        assert!(!queue.shared.wake.clear(), "the thread waits for the target alone");
     }
 }
