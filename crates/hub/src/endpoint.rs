@@ -358,6 +358,12 @@ impl Partner for Endpoint {
                 ("waiting_in", self.inbound.ring.len() as f64),
                 ("waiting_out", self.outbound.ring.len() as f64),
             ])),
+            // The application's node is behind the joint, whose thread takes messages alone.
+            Ctl::Command(_) => Err(PartnerError::Message(
+                "it is joined with other devices, and its settings cannot change while they are attached: give them to \
+                 its application, such as --as pipewire:NAME,set=brightness=128"
+                    .into(),
+            )),
             _ => Err(PartnerError::Unsupported("this operation")),
         }
     }

@@ -278,3 +278,13 @@ fn a_fill_is_told_to_the_other_side_once() {
     assert!(matches!(told, CtlReply::Fill(told) if told == fill(8)), "{told:?}");
     assert!(theirs.ctl(FLOW, Ctl::Fill).is_err(), "a fill is not used twice");
 }
+
+/// The device has settings, for which the driver would say that it has none.
+#[test]
+fn a_setting_of_a_joined_device_is_refused_with_advice() {
+    let (mut near, _far) = pair(1, FlowClass::Reliable);
+    let Err(PartnerError::Message(problem)) = near.ctl(FLOW, Ctl::Command("brightness=128")) else {
+        panic!("it is refused")
+    };
+    assert!(problem.contains("joined") && problem.contains("set="), "{problem}");
+}
