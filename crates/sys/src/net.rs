@@ -354,8 +354,12 @@ pub struct StreamState {
     pub waits: u32,
     /// True after a retransmission timeout, while the segments in flight count as lost (`TCP_CA_Loss`).
     pub is_timed_out: bool,
+    /// Probes without an answer: of a closed receive window, or of an idle connection. Any acknowledgement resets it to 0.
+    pub probes: u32,
     /// The time since the last acknowledgement, with a precision of a millisecond.
     pub silent: Duration,
+    /// The time since data was sent, also again. Probes carry none.
+    pub sent_ago: Duration,
     /// The segment size in bytes.
     pub segment_bytes: u32,
 }
@@ -363,9 +367,11 @@ pub struct StreamState {
 /// The length of `tcp_info` up to the fields used here, and their offsets (`linux/tcp.h`, since Linux 4.6).
 const TCP_INFO_BYTES: usize = 152;
 const TCP_INFO_CONGESTION_STATE: usize = 1;
+const TCP_INFO_PROBES: usize = 3;
 const TCP_INFO_BACKOFF: usize = 4;
 const TCP_INFO_SEGMENT: usize = 16;
 const TCP_INFO_UNACKNOWLEDGED: usize = 24;
+const TCP_INFO_SENT_AGO: usize = 44;
 const TCP_INFO_ACKNOWLEDGED_AGO: usize = 56;
 const TCP_INFO_ROUND_TRIP: usize = 68;
 const TCP_INFO_SLOW_START: usize = 76;
@@ -398,6 +404,7 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
     }
     let word = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let microseconds = |at: usize| Duration::from_micros(word(at).into());
+    let milliseconds = |at: usize| Duration::from_millis(word(at).into());
     let mut acknowledged = [0; size_of::<u64>()];
     acknowledged.copy_from_slice(&info[TCP_INFO_ACKNOWLEDGED..][..size_of::<u64>()]);
     Ok(StreamState {
@@ -410,7 +417,9 @@ pub fn stream_state(socket: impl AsFd) -> io::Result<StreamState> {
         resent: word(TCP_INFO_RESENT),
         waits: info[TCP_INFO_BACKOFF].into(),
         is_timed_out: info[TCP_INFO_CONGESTION_STATE] == STATE_LOSS,
-        silent: Duration::from_millis(word(TCP_INFO_ACKNOWLEDGED_AGO).into()),
+        probes: info[TCP_INFO_PROBES].into(),
+        silent: milliseconds(TCP_INFO_ACKNOWLEDGED_AGO),
+        sent_ago: milliseconds(TCP_INFO_SENT_AGO),
         segment_bytes: word(TCP_INFO_SEGMENT),
     })
 }

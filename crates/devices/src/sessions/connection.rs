@@ -1,9 +1,12 @@
 //! The socket of a session.
 
 use super::schedule::{Assigned, Schedule};
+use super::silence::{SILENCE_MAX, Silence};
 use super::{Ended, Expected, Reply, Session};
 use buffers::Body;
 use bytes::{Buf, Bytes, BytesMut};
+use contract::Time;
+use rustix::net::sockopt;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -62,6 +65,9 @@ pub(super) struct Connection {
     may_receive: bool,
     /// The server has replied to an order.
     pub(super) has_replied: bool,
+    silence: Silence,
+    /// The kernel may end the connection.
+    is_silent: bool,
 }
 
 impl Connection {
@@ -80,6 +86,8 @@ impl Connection {
             may_send: true,
             may_receive: true,
             has_replied: false,
+            silence: Silence::default(),
+            is_silent: false,
         }
     }
 
@@ -101,6 +109,20 @@ impl Connection {
     /// Returns whether a call would do something.
     pub(super) fn is_due(&self) -> bool {
         self.may_receive || (self.may_send && !self.output.is_empty())
+    }
+
+    /// Lets the kernel end the connection while its server is silent: at its next attempt to reach it. Only the kernel drops the
+    /// data that were not sent, however many processes have the socket.
+    pub(super) fn check_silence(&mut self, now: Time) {
+        // A local socket has no such state. Its server does not get lost on the way.
+        let Ok(stream) = sys::net::stream_state(&self.socket) else { return };
+        let is_silent = self.silence.check(&stream, now);
+        if is_silent != self.is_silent {
+            let limit = if is_silent { SILENCE_MAX.as_millis() as u32 } else { 0 };
+            // It fails if the connection has ended; an event says so.
+            let _ = sockopt::set_tcp_user_timeout(&self.socket, limit);
+            self.is_silent = is_silent;
+        }
     }
 
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {

@@ -8,6 +8,7 @@
 //! | `demand` | the number of sessions to have, and the next attempt to get one; sans-IO |
 //! | `server` | the address of the server, the connection to it, and the options |
 //! | `connection` | the socket of a session |
+//! | `silence` | notices a dead server, unlike a slow one; sans-IO |
 //! | `partner` | the device partner: all of these together |
 //!
 //! The layer knows nothing of the protocol. A protocol implements [`Session`], and makes its connections in its device class:
@@ -37,6 +38,7 @@ pub(crate) mod fuzz;
 pub(crate) mod partner;
 mod schedule;
 pub(crate) mod server;
+mod silence;
 #[cfg(test)]
 mod tests;
 

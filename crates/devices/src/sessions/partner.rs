@@ -24,6 +24,8 @@ use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
 pub(crate) const LATE: Duration = Duration::from_secs(2);
 /// The same if the server's end remains unknown.
 const LATE_UNKNOWN: Duration = Duration::from_secs(30);
+/// Time between two looks at the open sessions while requests wait.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of a lost session that are discarded at a time.
 const DISCARD_BYTES: usize = 64 << 10;
 /// Name of no session: the event of a socket that is not watched any more.
@@ -70,6 +72,7 @@ pub(crate) struct DiskPartner {
     connections: Vec<Connection>,
     opening: Vec<Opening>,
     lost: Vec<Lost>,
+    check_at: Option<Time>,
     set: PollSet,
     next_name: u64,
     /// Sessions that were lost.
@@ -89,6 +92,7 @@ impl DiskPartner {
             connections: Vec::new(),
             opening: Vec::new(),
             lost: Vec::new(),
+            check_at: None,
             set: PollSet::new()?,
             next_name: FIRST_NAME,
             losses: 0,
@@ -216,6 +220,7 @@ impl DiskPartner {
         waiting.for_each(|lost| discard(lost, &self.set));
         let now = now();
         self.run_opening(now);
+        self.check_silence(now);
         self.run_demand(now);
         self.end_late(now);
         let losses = self.losses;
@@ -225,6 +230,18 @@ impl DiskPartner {
             self.run_demand(now);
         }
         Ok(())
+    }
+
+    /// Looks for dead servers while requests wait. The kernel asks an idle connection.
+    fn check_silence(&mut self, now: Time) {
+        match self.check_at {
+            _ if self.schedule.is_idle() => self.check_at = None,
+            Some(at) if at > now => {}
+            _ => {
+                self.connections.iter_mut().for_each(|connection| connection.check_silence(now));
+                self.check_at = Some(now.after(CHECK_INTERVAL));
+            }
+        }
     }
 
     /// Notes the sockets that have become ready.
@@ -450,7 +467,7 @@ impl Endpoint for DiskPartner {
         let waits = || {
             let lost = self.lost.iter().map(|lost| lost.until).min();
             let opening = self.opening.iter().map(|one| one.until).min();
-            let due = [self.demand.due(), lost, opening].into_iter().flatten().min();
+            let due = [self.demand.due(), lost, opening, self.check_at].into_iter().flatten().min();
             Readiness::descriptor(self.set.as_fd(), Interest::Read).or_at(due)
         };
         match direction {

@@ -10,8 +10,6 @@ use std::time::Duration;
 
 /// Silence of the server until the kernel asks whether it is there, the interval and the number of these questions.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
-/// Time without an acknowledgement until the kernel ends a connection: the sessions go on with another one.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// The option `sessions`.
 pub(crate) const SESSIONS: OptionSpec = local(
@@ -113,11 +111,26 @@ pub(crate) fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// Lets the kernel ask an idle connection. `crates/devices/src/sessions/silence.rs` watches one with data on the way.
 fn tune(socket: impl AsFd) -> rustix::io::Result<()> {
     let (idle, interval, count) = KEEPALIVE;
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, idle)?;
     sockopt::set_tcp_keepintvl(&socket, interval)?;
-    sockopt::set_tcp_keepcnt(&socket, count)?;
-    sockopt::set_tcp_user_timeout(&socket, UNACKNOWLEDGED.as_millis() as u32)
+    sockopt::set_tcp_keepcnt(&socket, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_kernel_asks_an_idle_server_and_waits_for_a_slow_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tune(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 0);
+    }
 }
