@@ -96,6 +96,8 @@ pub(super) struct IscsiSession {
     command_max: u32,
     next_tag: u32,
     tasks: BTreeMap<u32, Task>,
+    /// The next question of the greeting was not sent.
+    has_question: bool,
     /// Orders that the target has no room for.
     waiting: VecDeque<(Order, Body)>,
     /// The most tasks at a time.
@@ -120,6 +122,7 @@ impl IscsiSession {
             command_max: FIRST_COMMAND,
             next_tag: 0,
             tasks: BTreeMap::new(),
+            has_question: false,
             waiting: VecDeque::new(),
             tasks_max: usize::MAX,
             pings: 0,
@@ -162,24 +165,26 @@ impl IscsiSession {
         tag
     }
 
-    /// Sends the next command of the greeting.
-    fn put_question(&mut self, output: &mut Body) {
-        if let Phase::Greeting(greeting) = &self.phase {
-            let cdb = greeting.command();
-            let length = greeting.data_bytes_max();
-            let transfer = if length == 0 { Transfer::Nothing } else { Transfer::Read(length) };
-            self.put_command(&cdb, transfer, Body::new(), output);
-        }
+    /// Returns whether the target accepts the number of the next command. It ignores one beyond its window.
+    fn is_window_open(&self) -> bool {
+        self.command_max.wrapping_sub(self.numbers.command).cast_signed() >= 0
     }
 
     fn has_room(&self) -> bool {
-        self.is_open()
-            && self.command_max.wrapping_sub(self.numbers.command).cast_signed() >= 0
-            && self.tasks.len() < self.tasks_max
+        self.is_open() && self.is_window_open() && self.tasks.len() < self.tasks_max
     }
 
-    /// Sends the orders that the target has room for.
+    /// Sends the question of the greeting, or the orders, that the target has room for. Any PDU of the target may have made room.
     fn put_waiting(&mut self, output: &mut Body) {
+        if self.has_question
+            && self.is_window_open()
+            && let Phase::Greeting(greeting) = &self.phase
+        {
+            let (cdb, length) = (greeting.command(), greeting.data_bytes_max());
+            let transfer = if length == 0 { Transfer::Nothing } else { Transfer::Read(length) };
+            self.has_question = false;
+            self.put_command(&cdb, transfer, Body::new(), output);
+        }
         while self.has_room()
             && let Some((order, data)) = self.waiting.pop_front()
         {
@@ -248,7 +253,7 @@ impl IscsiSession {
         }
         match received.kind {
             FromTarget::Data { tag, offset, status } if matches!(self.phase, Phase::Open) => {
-                self.handle_data_front(tag, offset, status, received.data_bytes, output)
+                self.handle_data_front(tag, offset, status, received.data_bytes)
             }
             _ if received.data_bytes == 0 => self.handle(received.kind, &[], output),
             _ => {
@@ -265,7 +270,6 @@ impl IscsiSession {
         offset: u32,
         status: Option<Status>,
         data_bytes: usize,
-        output: &mut Body,
     ) -> Result<Option<Reply>, Ended> {
         let task = self.tasks.get_mut(&tag).filter(|task| task.order.command == Command::Read);
         let task = task.ok_or_else(|| format!("the target sends data for {tag}, which is no read"))?;
@@ -281,7 +285,7 @@ impl IscsiSession {
             return Ok(None);
         }
         match status {
-            Some(status) => self.complete(tag, Some(status), &[], output),
+            Some(status) => self.complete(tag, Some(status), &[]),
             None => Ok(None),
         }
     }
@@ -305,16 +309,16 @@ impl IscsiSession {
             (Phase::Greeting(greeting), FromTarget::Data { offset, status, .. }) => {
                 greeting.handle_data(offset, segment)?;
                 if status.is_some() {
-                    self.handle_answer(status, &[], output)?;
+                    self.handle_answer(status, &[])?;
                 }
                 return Ok(None);
             }
             (Phase::Greeting(_), FromTarget::Response { status, .. }) => {
-                self.handle_answer(status, segment, output)?;
+                self.handle_answer(status, segment)?;
                 return Ok(None);
             }
             (Phase::Open, FromTarget::Response { tag, status }) => {
-                return self.complete(tag, status, segment, output);
+                return self.complete(tag, status, segment);
             }
             (Phase::Open, FromTarget::Ready { tag, transfer_tag, offset, length }) => {
                 self.handle_ready(tag, transfer_tag, offset, length, output)?;
@@ -365,8 +369,7 @@ impl IscsiSession {
         let text = std::mem::take(text);
         let answer = self.agreed.handle(&text)?;
         if is_final {
-            self.phase = Phase::Greeting(Greeting::default());
-            self.put_question(output);
+            (self.phase, self.has_question) = (Phase::Greeting(Greeting::default()), true);
         } else {
             self.put_login(answer, true, output);
         }
@@ -374,18 +377,13 @@ impl IscsiSession {
     }
 
     /// Handles the end of a command of the greeting.
-    fn handle_answer(
-        &mut self,
-        status: Option<Status>,
-        segment: &[u8],
-        output: &mut Body,
-    ) -> Result<(), String> {
+    fn handle_answer(&mut self, status: Option<Status>, segment: &[u8]) -> Result<(), String> {
         let Phase::Greeting(greeting) = &mut self.phase else { return Ok(()) };
         let status = status.ok_or("the target does not execute commands")?;
         let end = greeting.handle_end(status.code, iscsi::sense(segment).and_then(Sense::parse))?;
         self.writes_through = greeting.writes_through();
         match end {
-            None => self.put_question(output),
+            None => self.has_question = true,
             Some(geometry) => {
                 if let Some(known) = self.known.filter(|known| *known != geometry) {
                     return Err(format!(
@@ -394,7 +392,6 @@ impl IscsiSession {
                     ));
                 }
                 (self.geometry, self.phase) = (Some(geometry), Phase::Open);
-                self.put_waiting(output);
             }
         }
         Ok(())
@@ -426,13 +423,7 @@ impl IscsiSession {
     }
 
     /// Handles the end of an order.
-    fn complete(
-        &mut self,
-        tag: u32,
-        status: Option<Status>,
-        segment: &[u8],
-        output: &mut Body,
-    ) -> Result<Option<Reply>, Ended> {
+    fn complete(&mut self, tag: u32, status: Option<Status>, segment: &[u8]) -> Result<Option<Reply>, Ended> {
         let task = self
             .tasks
             .remove(&tag)
@@ -449,7 +440,7 @@ impl IscsiSession {
                 Ok(())
             }
             Some(scsi::BUSY | scsi::TASK_SET_FULL) => {
-                self.handle_busy(task, output)?;
+                self.handle_busy(task)?;
                 return Ok(None);
             }
             Some(scsi::CHECK_CONDITION) => failure(&task.order, sense, self.writes_through)?,
@@ -457,18 +448,16 @@ impl IscsiSession {
             Some(_) => Err(Failure::Device),
             None => return ends("the target has failed to execute a command"),
         };
-        self.put_waiting(output);
         Ok(Some(Reply { tag, result }))
     }
 
     /// Sends an order again as soon as another one has ended.
-    fn handle_busy(&mut self, task: Task, output: &mut Body) -> Result<(), String> {
+    fn handle_busy(&mut self, task: Task) -> Result<(), String> {
         if self.tasks.is_empty() || (task.order.command == Command::Read && task.done_bytes > 0) {
             return Err("the target is busy".into());
         }
         self.tasks_max = self.tasks.len();
         self.waiting.push_front((task.order, task.data));
-        self.put_waiting(output);
         Ok(())
     }
 }
@@ -526,15 +515,17 @@ impl Session for IscsiSession {
     }
 
     fn handle_header(&mut self, header: &[u8], output: &mut Body) -> Result<Option<Reply>, Ended> {
-        match std::mem::replace(&mut self.next, Next::Header) {
-            Next::Header => self.handle_front(header, output),
+        let reply = match std::mem::replace(&mut self.next, Next::Header) {
+            Next::Header => self.handle_front(header, output)?,
             Next::Segment(received) => {
                 let segment = header.get(..received.data_bytes).unwrap_or_default();
-                self.handle(received.kind, segment, output)
+                self.handle(received.kind, segment, output)?
             }
-            Next::Padding(_) => Ok(None),
-            Next::Data { .. } => Err("data where a header was expected".to_string().into()),
-        }
+            Next::Padding(_) => None,
+            Next::Data { .. } => return Err("data where a header was expected".to_string().into()),
+        };
+        self.put_waiting(output);
+        Ok(reply)
     }
 
     fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, Ended> {
@@ -547,10 +538,10 @@ impl Session for IscsiSession {
             return Ok(None);
         }
         self.next = if padding > 0 { Next::Padding(padding) } else { Next::Header };
-        match task.status {
-            Some(status) => self.complete(tag, Some(status), &[], output),
-            None => Ok(None),
-        }
+        let Some(status) = task.status else { return Ok(None) };
+        let reply = self.complete(tag, Some(status), &[])?;
+        self.put_waiting(output);
+        Ok(reply)
     }
 
     fn handle_sent(&mut self) {

@@ -476,6 +476,37 @@ fn a_ping_is_answered() {
     assert_eq!((&pong[16..20], &pong[20..24]), (&[0xff; 4][..], &[1, 2, 3, 4][..]));
 }
 
+/// Lets the target send a ping that needs no answer: it tells the window.
+fn tell_window(pair: &mut Pair) {
+    let mut ping = [0; 48];
+    (ping[0], ping[1]) = (0x20, 0x80);
+    ping[16..24].copy_from_slice(&[0xff; 8]);
+    pair.target.put(ping, &[], false);
+    pair.settle().unwrap();
+}
+
+#[test]
+fn a_window_that_a_ping_opens_is_used_for_orders_and_questions() {
+    let mut pair = Pair::opened(Terms { window: 1, ..TERMS });
+    pair.submit(1, Command::Flush, 0, 0, &[]);
+    let used = pair.target.take(&pair.to_target).unwrap();
+    pair.to_target.drain(..used);
+    pair.target.terms.window = 0;
+    pair.settle().unwrap();
+    pair.submit(2, Command::Flush, 0, 0, &[]);
+    pair.settle().unwrap();
+    assert!(pair.to_target.is_empty() && pair.replies.len() == 1, "the window is closed");
+    pair.target.terms.window = 1;
+    tell_window(&mut pair);
+    assert_eq!(pair.replies.get(&2), Some(&Ok(())));
+    let mut pair = Pair::new(Terms { window: 0, ..TERMS });
+    pair.settle().unwrap();
+    assert!(pair.target.logins == 1 && pair.target.commands == 0 && !pair.session.is_open());
+    pair.target.terms.window = 1;
+    tell_window(&mut pair);
+    assert!(pair.session.is_open());
+}
+
 #[test]
 fn a_failure_has_its_reason_and_an_event_ends_the_session() {
     let reply_of = |terms, sense: [u8; 14], command, length: usize| {
