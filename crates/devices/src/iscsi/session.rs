@@ -6,7 +6,8 @@
 //! | greeting | the target has told all facts about the unit, and they are those of the disk | open |
 //! | open | [`Session::end`] | the target closes the connection |
 //!
-//! An order that the target has no room for waits in the session: beyond its window of command numbers, or after it said that it is busy.
+//! An order that the target has no room for waits in the session: beyond its window of command numbers, or after it said that it is busy,
+//! until another order has ended, or for a pause if there is none.
 //! A status that says that the unit has changed, is not ready, or that the target has stopped the command, ends the session; a later
 //! session gets the order then, and looks at the unit first. The schedule counts these ends for the order, except for a change of the
 //! unit: each session reports it once, so an open session may get the order.
@@ -102,6 +103,8 @@ pub(super) struct IscsiSession {
     waiting: VecDeque<(Order, Body)>,
     /// The most tasks at a time.
     tasks_max: usize,
+    /// The target is busy, and has no task of this session.
+    is_paused: bool,
     /// Pings that were answered since all bytes were sent.
     pings: u32,
 }
@@ -125,6 +128,7 @@ impl IscsiSession {
             has_question: false,
             waiting: VecDeque::new(),
             tasks_max: usize::MAX,
+            is_paused: false,
             pings: 0,
         }
     }
@@ -171,7 +175,7 @@ impl IscsiSession {
     }
 
     fn has_room(&self) -> bool {
-        self.is_open() && self.is_window_open() && self.tasks.len() < self.tasks_max
+        self.is_open() && !self.is_paused && self.is_window_open() && self.tasks.len() < self.tasks_max
     }
 
     /// Sends the question of the greeting, or the orders, that the target has room for. Any PDU of the target may have made room.
@@ -451,12 +455,12 @@ impl IscsiSession {
         Ok(Some(Reply { tag, result }))
     }
 
-    /// Sends an order again as soon as another one has ended.
+    /// Sends an order again as soon as another one has ended, or after a pause. The place for the data of a read is filled once only.
     fn handle_busy(&mut self, task: Task) -> Result<(), String> {
-        if self.tasks.is_empty() || (task.order.command == Command::Read && task.done_bytes > 0) {
+        if task.order.command == Command::Read && task.done_bytes > 0 {
             return Err("the target is busy".into());
         }
-        self.tasks_max = self.tasks.len();
+        (self.tasks_max, self.is_paused) = (self.tasks.len().max(1), self.tasks.is_empty());
         self.waiting.push_front((task.order, task.data));
         Ok(())
     }
@@ -500,6 +504,15 @@ impl Session for IscsiSession {
 
     fn end(&mut self, output: &mut Body) {
         self.put(ToTarget::Logout { tag: self.next_tag }, Body::new(), output);
+    }
+
+    fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    fn resume(&mut self, output: &mut Body) {
+        self.is_paused = false;
+        self.put_waiting(output);
     }
 
     fn expected(&self) -> Expected {

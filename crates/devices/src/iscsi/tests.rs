@@ -508,6 +508,23 @@ fn a_window_that_a_ping_opens_is_used_for_orders_and_questions() {
 }
 
 #[test]
+fn a_target_that_is_busy_gets_its_only_order_again_after_a_pause() {
+    let mut pair = Pair::opened(TERMS);
+    pair.submit(9, Command::Write, 0, 4096, &[7; 4096]);
+    let answer = |status, tag: u32| header(0x21, &[(1, &[0x80]), (3, &[status]), (16, &tag.to_be_bytes())]);
+    for (tag, status) in [(7, 8), (8, 0x28), (9, 8)] {
+        let mut output = Body::new();
+        assert_eq!(pair.session.handle_header(&answer(status, tag), &mut output), Ok(None));
+        assert!(pair.session.is_paused() && output.is_empty());
+        pair.session.resume(&mut output);
+        assert_eq!(output.into_bytes().len(), 48 + 4096);
+    }
+    let done = Ok(Some(Reply { tag: 9, result: Ok(()) }));
+    assert_eq!(pair.session.handle_header(&answer(0, 10), &mut Body::new()), done);
+    assert!(!pair.session.is_paused());
+}
+
+#[test]
 fn a_failure_has_its_reason_and_an_event_ends_the_session() {
     let reply_of = |terms, sense: [u8; 14], command, length: usize| {
         let mut pair = Pair::opened(terms);

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use sys::net::Room;
 use wire::formats::block::Failure;
 
@@ -20,6 +21,9 @@ const INPUT_BYTES: usize = 32 << 10;
 pub(super) const CALLS_MAX: usize = 32;
 /// The most pieces that one call sends.
 const PIECES_MAX: usize = 64;
+
+/// The pause of a session whose server is busy.
+pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The reason why a session is lost.
 #[derive(Debug)]
@@ -65,6 +69,8 @@ pub(super) struct Connection {
     may_receive: bool,
     /// The server has replied to an order.
     pub(super) has_replied: bool,
+    /// The end of the pause of its session.
+    pub(super) resume_at: Option<Time>,
     silence: Silence,
     /// The kernel may end the connection.
     is_silent: bool,
@@ -86,6 +92,7 @@ impl Connection {
             may_send: true,
             may_receive: true,
             has_replied: false,
+            resume_at: None,
             silence: Silence::default(),
             is_silent: false,
         }
@@ -109,6 +116,21 @@ impl Connection {
     /// Returns whether a call would do something.
     pub(super) fn is_due(&self) -> bool {
         self.may_receive || (self.may_send && !self.output.is_empty())
+    }
+
+    /// Ends the pause of a session in time.
+    pub(super) fn run_pause(&mut self, now: Time) {
+        match self.resume_at {
+            _ if !self.session.is_paused() => self.resume_at = None,
+            None => self.resume_at = Some(now.after(BUSY_PAUSE)),
+            Some(at) if at > now => {}
+            Some(_) => {
+                let mut output = Body::new();
+                self.session.resume(&mut output);
+                self.output.extend(output.shares());
+                self.resume_at = None;
+            }
+        }
     }
 
     /// Lets the kernel end the connection while its server is silent: at its next attempt to reach it. Only the kernel drops the

@@ -144,6 +144,16 @@ pub(crate) trait Session: Send {
     /// Handles that `length` bytes of the data that it expects have been stored; otherwise as [`Session::handle_header`].
     fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, Ended>;
 
+    /// Returns whether its orders wait for [`Session::resume`]: the server is busy, and has no order whose end would say when it is not.
+    fn is_paused(&self) -> bool {
+        false
+    }
+
+    /// Ends a pause: appends the orders that waited.
+    fn resume(&mut self, output: &mut Body) {
+        let _ = output;
+    }
+
     /// Handles that all its bytes were sent.
     fn handle_sent(&mut self) {}
 }

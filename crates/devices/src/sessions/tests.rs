@@ -1,13 +1,16 @@
 //! The schedule against a plain map of blocks: a server that executes orders in any order, sessions that break at any time, and
 //! writes of lost sessions that land as late as they can.
 
+use super::connection::{BUSY_PAUSE, Connection};
 use super::demand::{Demand, Progress};
 use super::schedule::{Assigned, Schedule};
-use super::{Order, SessionCount};
+use super::{Ended, Expected, Order, Reply, Session, SessionCount};
 use buffers::Body;
 use contract::Time;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use wire::formats::block::{
     ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk,
@@ -497,4 +500,53 @@ fn without_a_session_the_next_attempt_is_soon() {
     assert!(due.since(now) <= Duration::from_secs(5));
     demand.run(progress(0), due);
     assert_eq!(demand.take_requested(), 4);
+}
+
+/// A session whose server is busy at first.
+struct Busy {
+    is_paused: bool,
+}
+
+impl Session for Busy {
+    fn submit(&mut self, _: &Order, _: Body, _: &mut Body) {}
+
+    fn end(&mut self, _: &mut Body) {}
+
+    fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    fn resume(&mut self, output: &mut Body) {
+        self.is_paused = false;
+        output.push(vec![7].into());
+    }
+
+    fn expected(&self) -> Expected {
+        Expected::Header(1)
+    }
+
+    fn handle_header(&mut self, _: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
+        Ok(None)
+    }
+
+    fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn a_paused_session_continues_after_the_pause() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut connection = Connection::new(1, 0, ours.into(), Box::new(Busy { is_paused: true }));
+    let mut sent_at = |now| {
+        connection.run_pause(now);
+        connection.send().unwrap();
+        (theirs.read(&mut [0; 9]).unwrap_or(0), connection.resume_at)
+    };
+    let end = Time(1).after(BUSY_PAUSE);
+    assert_eq!(sent_at(Time(1)), (0, Some(end)));
+    assert_eq!(sent_at(Time(2)), (0, Some(end)));
+    assert_eq!(sent_at(end), (1, None));
+    assert_eq!(sent_at(end), (0, None));
 }
