@@ -7,7 +7,7 @@
 //! | capacity | the number and the length of the blocks |
 //! | mode | read-only, force unit access, no cache for writes; without an answer none of them |
 //! | pages | whether it has the page of limits; without an answer no |
-//! | limits | the longest transfer |
+//! | limits | the longest transfer; without an answer there is no limit |
 
 use crate::sessions::CHUNK_BYTES;
 use wire::formats::block::{Abilities, Geometry, PREFERRED_BYTES_MAX};
@@ -40,6 +40,8 @@ pub(super) struct Greeting {
     data: Vec<u8>,
     capacity: Option<Capacity>,
     mode: Option<Mode>,
+    /// The longest transfer, if there is a limit.
+    transfer_blocks_max: Option<u32>,
 }
 
 impl Greeting {
@@ -58,6 +60,13 @@ impl Greeting {
     /// Returns whether the unit has said that it has no cache for writes.
     pub(super) fn writes_through(&self) -> bool {
         self.mode.is_some_and(|mode| mode.writes_through)
+    }
+
+    /// Returns the most data of an order, once all questions are answered.
+    pub(super) fn order_bytes_max(&self) -> u32 {
+        let block_bytes = self.capacity.map_or(1, |capacity| capacity.block_bytes);
+        let limit = self.transfer_blocks_max.map_or(CHUNK_BYTES, |blocks| blocks.saturating_mul(block_bytes));
+        limit.min(CHUNK_BYTES)
     }
 
     /// Returns the most data of its answer.
@@ -119,29 +128,23 @@ impl Greeting {
                 Question::Pages
             }
             Question::Pages if is_known && scsi::has_limits(&data) => Question::Limits,
-            Question::Pages => return self.geometry(None).map(Some),
+            Question::Pages => return self.geometry().map(Some),
             Question::Limits => {
-                let blocks = scsi::transfer_blocks_max(&data).filter(|_| is_known);
-                return self.geometry(blocks).map(Some);
+                self.transfer_blocks_max = scsi::transfer_blocks_max(&data).filter(|_| is_known);
+                return self.geometry().map(Some);
             }
         };
         Ok(None)
     }
 
     /// Returns the facts, or why this client cannot use the disk.
-    fn geometry(&self, transfer_blocks_max: Option<u32>) -> Result<Geometry, String> {
+    fn geometry(&self) -> Result<Geometry, String> {
         let Capacity { blocks, block_bytes, physical_exponent, is_protected } =
             self.capacity.ok_or("the unit has no capacity")?;
         if is_protected {
             return Err(
                 "the disk is formatted with protection data, which this client does not support".into()
             );
-        }
-        let transfer_bytes = u64::from(transfer_blocks_max.unwrap_or(u32::MAX)) * u64::from(block_bytes);
-        if transfer_bytes < u64::from(CHUNK_BYTES) {
-            return Err(format!(
-                "the unit takes {transfer_bytes} bytes at a time, and this client sends {CHUNK_BYTES}"
-            ));
         }
         let physical = block_bytes.checked_shl(physical_exponent.into()).unwrap_or(0);
         let preferred_bytes = physical.clamp(PREFERRED_BYTES, PREFERRED_BYTES_MAX).max(block_bytes);

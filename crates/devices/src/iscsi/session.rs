@@ -13,7 +13,7 @@
 //! unit: each session reports it once, so an open session may get the order.
 
 use super::greeting::Greeting;
-use crate::sessions::{Ended, Expected, Order, Reply, Session};
+use crate::sessions::{CHUNK_BYTES, Ended, Expected, Order, Reply, Session};
 use buffers::Body;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -89,6 +89,7 @@ pub(super) struct IscsiSession {
     geometry: Option<Geometry>,
     /// It has no cache for writes.
     writes_through: bool,
+    order_bytes_max: u32,
     agreed: Agreed,
     phase: Phase,
     next: Next,
@@ -118,6 +119,7 @@ impl IscsiSession {
             known,
             geometry: None,
             writes_through: false,
+            order_bytes_max: CHUNK_BYTES,
             agreed: Agreed::default(),
             phase: Phase::Login { text: Vec::new(), rounds: 0 },
             next: Next::Header,
@@ -385,7 +387,7 @@ impl IscsiSession {
         let Phase::Greeting(greeting) = &mut self.phase else { return Ok(()) };
         let status = status.ok_or("the target does not execute commands")?;
         let end = greeting.handle_end(status.code, iscsi::sense(segment).and_then(Sense::parse))?;
-        self.writes_through = greeting.writes_through();
+        (self.writes_through, self.order_bytes_max) = (greeting.writes_through(), greeting.order_bytes_max());
         match end {
             None => self.has_question = true,
             Some(geometry) => {
@@ -490,6 +492,10 @@ impl Session for IscsiSession {
 
     fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
+    }
+
+    fn order_bytes_max(&self) -> u32 {
+        self.order_bytes_max
     }
 
     /// A login with the name of an earlier session ends that one (RFC 7143, 6.3.5).

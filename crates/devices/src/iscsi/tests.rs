@@ -37,6 +37,8 @@ struct Terms {
     asks_back: bool,
     /// The page of the modes that says whether the unit has a cache.
     cache_page: &'static [u8],
+    /// The longest transfer, in blocks.
+    transfer_blocks: u32,
 }
 
 const NO_CACHE: &[u8] = &[8, 2, 0, 0];
@@ -54,6 +56,7 @@ const TERMS: Terms = Terms {
     events: 1,
     asks_back: false,
     cache_page: HAS_CACHE,
+    transfer_blocks: 4096,
 };
 
 /// A write that lacks data.
@@ -261,7 +264,10 @@ impl Target {
             }
             0x12 if cdb[1] == 0 => vec![0; 36],
             0x12 if cdb[2] == 0 => vec![0, 0, 0, 2, 0, 0xb0],
-            0x12 => [&[0, 0xb0, 0, 60, 0, 0, 0, 0, 0, 0, 16, 0][..], &[0; 52]].concat(),
+            0x12 => {
+                let limit = self.terms.transfer_blocks.to_be_bytes();
+                [&[0, 0xb0, 0, 60, 0, 0, 0, 0][..], &limit, &[0; 52]].concat()
+            }
             0x9e => {
                 let last = (DISK_BYTES / BLOCK_BYTES - 1) as u64;
                 [&last.to_be_bytes()[..], &(BLOCK_BYTES as u32).to_be_bytes(), &[0, 4], &[0; 18]].concat()
@@ -389,6 +395,17 @@ fn a_session_learns_the_facts() {
         let expected =
             Geometry { size_bytes: DISK_BYTES as u64, block_bytes: 512, preferred_bytes: 8192, abilities };
         assert_eq!(pair.session.geometry(), Some(expected));
+    }
+}
+
+#[test]
+fn a_session_learns_the_longest_transfer() {
+    // 240 blocks: a disk at a port of USB 2.
+    for (transfer_blocks, bytes) in
+        [(0, CHUNK_BYTES), (240, 122_880), (4096, CHUNK_BYTES), (u32::MAX, CHUNK_BYTES)]
+    {
+        let pair = Pair::opened(Terms { transfer_blocks, ..TERMS });
+        assert_eq!(pair.session.order_bytes_max(), bytes);
     }
 }
 

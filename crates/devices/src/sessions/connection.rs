@@ -108,6 +108,11 @@ impl Connection {
         self.session.is_open()
     }
 
+    /// Returns the most data of an order.
+    pub(super) fn order_bytes_max(&self) -> u32 {
+        self.session.order_bytes_max()
+    }
+
     /// Returns whether its opening ends the session that had the slot before.
     pub(super) fn replaces_earlier(&self) -> bool {
         self.session.replaces_earlier()

@@ -25,7 +25,7 @@ pub(crate) fn replies(session: Box<dyn Session>, bytes: &[u8]) {
     if ours.set_nonblocking(true).is_err() || theirs.set_nonblocking(true).is_err() {
         return;
     }
-    schedule.open(1);
+    schedule.open(1, CHUNK_BYTES);
     let mut connection = Connection::new(1, 0, ours.into(), session);
     while let Some(assigned) = schedule.assign() {
         connection.submit(assigned);

@@ -45,7 +45,7 @@ mod tests;
 use contract::Body;
 use wire::formats::block::{Command, Failure};
 
-/// The most data of one order: the chunk of table 2.1 of the thesis.
+/// The most data of one order, if the server takes as much: the chunk of table 2.1 of the thesis.
 pub(crate) const CHUNK_BYTES: u32 = 128 << 10;
 
 /// The number of sessions.
@@ -122,6 +122,11 @@ pub(crate) trait Session: Send {
     /// Returns whether the session accepts orders: the server has accepted it, and has the expected disk.
     fn is_open(&self) -> bool {
         true
+    }
+
+    /// Returns the most data of an order that the server takes, once it has accepted the session.
+    fn order_bytes_max(&self) -> u32 {
+        CHUNK_BYTES
     }
 
     /// Returns whether the server ends the session that had the same slot before, as soon as this one is open.

@@ -145,7 +145,7 @@ impl DiskPartner {
             if connection.replaces_earlier() {
                 self.handle_replaced(connection.slot, now);
             }
-            self.schedule.open(connection.name);
+            self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
             let progress = self.progress();
             self.demand.handle_opened(progress, now);

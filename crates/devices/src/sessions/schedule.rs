@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | blocked: an earlier request overlaps, and one of them changes data | the earlier one is done | held or ready |
 //! | held: it changes blocks that a lost session may still write | the session is gone | ready |
-//! | ready | a session has room for a chunk | running |
+//! | ready | a session has room | running: a chunk is cut off its front |
 //! | running | the session of a chunk is lost | ready, with this chunk |
 //! | running | the session of a chunk is lost by the status of this chunk | ready, for a session that opens later |
 //! | running | the same for the last of [`REFUSALS_MAX`] times | the chunk has failed |
@@ -43,7 +43,7 @@ enum PartState {
     Done,
 }
 
-/// A chunk of a request.
+/// A chunk of a request, or all of it that was not cut into chunks.
 #[derive(Debug)]
 struct Part {
     state: PartState,
@@ -62,6 +62,26 @@ struct Part {
 impl Part {
     fn length(&self) -> u64 {
         self.range.end - self.range.start
+    }
+
+    /// Cuts off the first `length` bytes. The rooms stay neighbours in memory.
+    fn cut(&mut self, length: u64) -> Part {
+        let middle = self.range.start + length;
+        let behind = match self.room.capacity() {
+            0 => BytesMut::new(),
+            _ => self.room.split_off(self.header_bytes + length as usize),
+        };
+        let front = Part {
+            state: PartState::Waiting,
+            range: self.range.start..middle,
+            data: self.data.split_off_front(length as usize).unwrap_or_default(),
+            room: std::mem::replace(&mut self.room, behind),
+            header_bytes: std::mem::take(&mut self.header_bytes),
+            refusals: self.refusals,
+            session_min: self.session_min,
+        };
+        self.range.start = middle;
+        front
     }
 }
 
@@ -99,6 +119,19 @@ fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
 /// Returns whether the order of two requests matters.
 fn conflicts(a: &Request, b: &Request) -> bool {
     (a.command.changes_data() || b.command.changes_data()) && overlaps(&range_of(a), &range_of(b))
+}
+
+/// Returns a request as one part.
+fn whole(request: &Request, data: Body) -> Part {
+    let (mut room, mut header_bytes) = (BytesMut::new(), 0);
+    if request.command == Command::Read {
+        let header = Answer { id: request.id, result: Ok(()) }.to_bytes();
+        room = BytesMut::with_capacity(header.len() + request.length as usize);
+        room.extend_from_slice(&header);
+        header_bytes = header.len();
+    }
+    let (state, range) = (PartState::Waiting, range_of(request));
+    Part { state, range, data, room, header_bytes, refusals: 0, session_min: 0 }
 }
 
 /// The orders of one session.
@@ -281,14 +314,13 @@ impl Schedule {
                 blockers += 1;
             }
         }
-        let parts = self.split(&request, data);
         let bytes = data_bytes(&request);
         self.held_bytes += bytes;
         self.outstanding_bytes += bytes;
         let pending = Pending {
             request,
-            parts_left: parts.len(),
-            parts,
+            parts_left: 1,
+            parts: SmallVec::from_buf([whole(&request, data)]),
             blockers,
             waiters: Vec::new(),
             failure: None,
@@ -296,46 +328,6 @@ impl Schedule {
         };
         self.requests.insert(number, pending);
         self.release(number);
-    }
-
-    /// Splits a request into chunks. The parts of a read share one piece of memory, which becomes the answer.
-    fn split(&self, request: &Request, mut data: Body) -> SmallVec<[Part; 1]> {
-        let range = range_of(request);
-        let chunk = match request.command {
-            Command::Read | Command::Write => u64::from(self.chunk_bytes),
-            Command::Flush | Command::Trim | Command::Zeroes => u64::MAX,
-        };
-        let mut rest = BytesMut::new();
-        if request.command == Command::Read {
-            let header = Answer { id: request.id, result: Ok(()) }.to_bytes();
-            rest = BytesMut::with_capacity(header.len() + request.length as usize);
-            rest.extend_from_slice(&header);
-        }
-        let mut parts = SmallVec::new();
-        let mut start = range.start;
-        loop {
-            let end = range.end.min(start.saturating_add(chunk));
-            let length = (end - start) as usize;
-            let header_bytes = rest.len();
-            let room = match request.command {
-                Command::Read => {
-                    let behind = rest.split_off(header_bytes + length);
-                    std::mem::replace(&mut rest, behind)
-                }
-                _ => BytesMut::new(),
-            };
-            let data = match request.command {
-                Command::Write => data.split_off_front(length).unwrap_or_default(),
-                _ => Body::new(),
-            };
-            let state = PartState::Waiting;
-            let (refusals, session_min) = (0, 0);
-            parts.push(Part { state, range: start..end, data, room, header_bytes, refusals, session_min });
-            start = end;
-            if start >= range.end {
-                return parts;
-            }
-        }
     }
 
     /// Makes the parts of a request ready, if it waits for nothing.
@@ -375,7 +367,9 @@ impl Schedule {
         match (pending.is_discarded, pending.failure, pending.request.command) {
             (true, ..) => {}
             (false, None, Command::Read) => {
-                let mut rooms = pending.parts.into_iter().map(|part| part.room);
+                let mut parts = pending.parts;
+                parts.sort_unstable_by_key(|part| part.range.start);
+                let mut rooms = parts.into_iter().map(|part| part.room);
                 let mut data = rooms.next().unwrap_or_default();
                 // The rooms are neighbours, so nothing is copied.
                 rooms.for_each(|room| data.unsplit(room));
@@ -410,8 +404,9 @@ impl Schedule {
         self.active = active.max(1) as usize;
     }
 
-    /// A session is open.
-    pub(super) fn open(&mut self, session: u64) {
+    /// A session is open. Its server takes `order_bytes_max` bytes at a time, so no session gets more from now on.
+    pub(super) fn open(&mut self, session: u64, order_bytes_max: u32) {
+        self.chunk_bytes = self.chunk_bytes.min(order_bytes_max.max(self.geometry.block_bytes));
         self.sessions.insert(session, Orders::default());
         std::mem::take(&mut self.refused).into_iter().for_each(|part| self.ready.push_front(part));
     }
@@ -456,12 +451,28 @@ impl Schedule {
             match fewest {
                 Some((session, true)) => {
                     self.ready.pop_front();
+                    let index = self.take_chunk(number, index)?;
                     return self.run(number, index, session);
                 }
                 None if least > 0 => self.refused.extend(self.ready.pop_front()),
                 _ => return None,
             }
         }
+    }
+
+    /// Cuts a chunk off a long part, which becomes a part of its own; the rest is assigned next. Returns the chunk, or the part if it is one.
+    fn take_chunk(&mut self, number: u64, index: usize) -> Option<usize> {
+        let pending = self.requests.get_mut(&number)?;
+        let has_data = data_bytes(&pending.request) > 0;
+        let part = pending.parts.get_mut(index)?;
+        if !has_data || part.length() <= u64::from(self.chunk_bytes) {
+            return Some(index);
+        }
+        let chunk = part.cut(self.chunk_bytes.into());
+        pending.parts.push(chunk);
+        pending.parts_left += 1;
+        self.ready.push_front((number, index));
+        Some(pending.parts.len() - 1)
     }
 
     fn part(&self, number: u64, index: usize) -> Option<&Part> {

@@ -232,7 +232,8 @@ impl Model {
     }
 
     fn open(&mut self) {
-        self.schedule.open(self.next_session);
+        let order_bytes_max = if self.random.below(8) == 0 { BLOCK_BYTES as u32 } else { CHUNK_BYTES };
+        self.schedule.open(self.next_session, order_bytes_max);
         self.sessions.insert(self.next_session, Vec::new());
         self.next_session += 1;
     }
@@ -376,7 +377,7 @@ fn without_the_wait_for_a_lost_session_an_old_write_lands_last() {
 fn a_session_of_an_earlier_process_holds_back_all_writes_and_no_reads() {
     let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     schedule.inherit(7);
-    schedule.open(8);
+    schedule.open(8, CHUNK_BYTES);
     let begin = ToDisk::Begin { number: 1 };
     schedule.accept(begin, Body::from(begin.to_bytes()));
     let request =
@@ -407,7 +408,7 @@ fn an_order_fails_whose_status_ends_session_after_session() {
     }
     // Losses of the connection are not counted.
     for session in 0..20 {
-        schedule.open(session);
+        schedule.open(session, CHUNK_BYTES);
         let tag = schedule.assign().unwrap().order.tag;
         assert!(schedule.handle_lost(session, (session >= 15).then_some(tag), session + 1));
         assert_eq!(schedule.has_answer(), session == 19);
@@ -417,7 +418,7 @@ fn an_order_fails_whose_status_ends_session_after_session() {
     }
     let answer = Answer { id: 1, result: Err(Failure::Device) };
     assert_eq!(schedule.take_answer().unwrap().into_bytes()[..], answer.to_bytes());
-    schedule.open(20);
+    schedule.open(20, CHUNK_BYTES);
     assert!(schedule.assign().is_none(), "the first write may still be on its way");
     schedule.handle_gone(19);
     assert!(schedule.assign().is_some());
@@ -438,15 +439,15 @@ fn ask(schedule: &mut Schedule, id: u64, command: Command) {
 fn a_refused_order_waits_for_a_session_that_opens_later() {
     let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     begin(&mut schedule, 1);
-    (1..=8).for_each(|session| schedule.open(session));
+    (1..=8).for_each(|session| schedule.open(session, CHUNK_BYTES));
     (1..=2).for_each(|id| ask(&mut schedule, id, Command::Trim));
     let refused = schedule.assign().unwrap();
     assert!(schedule.handle_lost(refused.session, Some(refused.order.tag), 10));
     // The others of these have not asked the unit again.
-    schedule.open(9);
+    schedule.open(9, CHUNK_BYTES);
     assert_eq!(schedule.assign().unwrap().order.offset, 1024);
     assert!(schedule.assign().is_none() && schedule.needs_session());
-    schedule.open(10);
+    schedule.open(10, CHUNK_BYTES);
     assert!(schedule.take_surplus(1).is_none(), "it is needed");
     let again = schedule.assign().unwrap();
     assert_eq!((again.session, again.order.offset), (10, 512));
@@ -464,9 +465,39 @@ fn an_order_that_waits_for_a_new_session_requests_one_beyond_those_to_keep() {
 }
 
 #[test]
+fn a_server_that_takes_less_gets_shorter_orders() {
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
+    begin(&mut schedule, 1);
+    let (command, length) = (Command::Read, 6 * 512);
+    let request = Request { id: 1, command, force: false, keep_space: false, offset: 512, length };
+    schedule.accept(ToDisk::Request(request), Body::from(request.to_bytes().to_vec()));
+    while schedule.take_answer().is_some() {}
+    let lengths = |assigned: &[Order]| assigned.iter().map(|order| order.length).collect::<Vec<_>>();
+    let content = |blocks: std::ops::Range<usize>| -> Vec<u8> {
+        blocks.flat_map(|block| block_bytes(block as u32)).collect()
+    };
+    let reply = |schedule: &mut Schedule, session, order: &Order| {
+        schedule.room(session, order.tag).unwrap().extend_from_slice(&content(range(order)));
+        assert!(schedule.handle_reply(session, order.tag, Ok(())));
+    };
+    schedule.open(1, CHUNK_BYTES);
+    let orders: Vec<Order> = std::iter::from_fn(|| schedule.assign()).map(|one| one.order).collect();
+    assert_eq!(lengths(&orders), [1024; 3]);
+    reply(&mut schedule, 1, &orders[1]);
+    assert!(!schedule.handle_lost(1, None, 2));
+    // The server has restarted with another device.
+    schedule.open(2, 512);
+    let orders: Vec<Order> = std::iter::from_fn(|| schedule.assign()).map(|one| one.order).collect();
+    assert_eq!(lengths(&orders), [512; 4]);
+    orders.iter().rev().for_each(|order| reply(&mut schedule, 2, order));
+    let answer = schedule.take_answer().unwrap().into_bytes();
+    assert!(answer[ANSWER_BYTES..] == content(1..7));
+}
+
+#[test]
 fn a_large_request_keeps_many_sessions_busy_and_a_small_one_does_not() {
     let mut schedule = Schedule::new(Geometry { size_bytes: 1 << 30, ..geometry() }, 128 << 10);
-    (0..8).for_each(|session| schedule.open(session));
+    (0..8).for_each(|session| schedule.open(session, 128 << 10));
     schedule.use_sessions(8);
     let begin = ToDisk::Begin { number: 1 };
     schedule.accept(begin, Body::from(begin.to_bytes()));
