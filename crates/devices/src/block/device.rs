@@ -165,7 +165,7 @@ impl Work {
         let is_flush = request.command == Command::Flush;
         let result = match result {
             Ok(_) if is_flush && sync_failures != self.sync_failures => Err(Failure::Device),
-            Err(failure) if is_flush || (request.force && failure == Failure::Device) => {
+            Err(failure) if is_flush || (request.force && failure.may_report_loss()) => {
                 self.sync_failures += 1;
                 Err(failure)
             }
@@ -386,9 +386,10 @@ mod tests {
             Request { id, command, force, keep_space, offset, length }
         };
         let (flush, write) = (request(Command::Flush, false), request(Command::Write, false));
-        for failed in [flush, request(Command::Write, true)] {
+        let failures = [Failure::Device, Failure::NoSpace];
+        for (failed, failure) in [flush, request(Command::Write, true)].into_iter().zip(failures) {
             let mut work = Work { running: 4, ..Work::default() };
-            work.finish(&failed, 0, Err(Failure::Device));
+            work.finish(&failed, 0, Err(failure));
             work.finish(&flush, 0, Ok(Bytes::new()));
             work.finish(&write, 0, Ok(Bytes::new()));
             work.finish(&flush, work.sync_failures, Ok(Bytes::new()));
@@ -400,7 +401,7 @@ mod tests {
                 }
             });
             let lost = Err(Failure::Device);
-            assert_eq!(answers.collect::<Vec<_>>(), [lost, lost, Ok(()), Ok(())]);
+            assert_eq!(answers.collect::<Vec<_>>(), [Err(failure), lost, Ok(()), Ok(())]);
         }
     }
 }

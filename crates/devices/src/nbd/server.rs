@@ -316,7 +316,7 @@ impl Server {
             Some((client, sequence)) => {
                 if let Some(request) = client.connection.request(entry, sequence) {
                     self.unflushed.handle_answer(answer.id, &request.request, answer.result.is_ok());
-                    if request.is_durable() && answer.result == Err(Failure::Device) {
+                    if request.is_durable() && answer.result.is_err_and(Failure::may_report_loss) {
                         self.unflushed.handle_failure(place, sequence);
                     }
                 }

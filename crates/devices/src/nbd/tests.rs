@@ -439,7 +439,7 @@ struct Attached {
     clients: [Client; 2],
     next_cookie: u64,
     /// The next answer of the disk becomes a failure.
-    fails_next: bool,
+    fails_next: Option<Failure>,
     node: Node,
     file: DiskFile,
 }
@@ -450,7 +450,7 @@ impl Attached {
         let node = Node::new(&file);
         let (disk, server) = (Side::new(Box::new(Nothing)), Side::new(node.partner()));
         let clients = [node.connect(), node.connect()];
-        let mut attached = Attached { disk, server, clients, next_cookie: 1, fails_next: false, node, file };
+        let mut attached = Attached { disk, server, clients, next_cookie: 1, fails_next: None, node, file };
         attached.restart_disk();
         // Both are connected before anything is lost.
         assert_eq!([attached.flush(0), attached.flush(1)], [Ok(()); 2]);
@@ -485,11 +485,11 @@ impl Attached {
     }
 
     fn fail_answer(&mut self) {
-        if let Some(message) = self.disk.to_other.back_mut().filter(|_| self.fails_next) {
+        if let (Some(message), Some(failure)) = (self.disk.to_other.back_mut(), self.fails_next) {
             let bytes = message.body.clone().into_bytes();
             let Ok(FromDisk::Answer(answer)) = FromDisk::parse(&bytes, bytes.len()) else { return };
-            message.body = Body::from(Answer { result: Err(Failure::Device), ..answer }.to_bytes().to_vec());
-            self.fails_next = false;
+            message.body = Body::from(Answer { result: Err(failure), ..answer }.to_bytes().to_vec());
+            self.fails_next = None;
         }
     }
 
@@ -558,14 +558,16 @@ fn flushed_and_forced_writes_are_not_lost() {
 
 #[test]
 fn a_failed_flush_fails_one_of_each_other_client() {
-    let mut attached = Attached::new();
-    attached.write(0);
-    // The disk's kernel reports the lost write once.
-    attached.fails_next = true;
-    assert_eq!([attached.flush(0), attached.flush(0)], [Err(Failure::Device), Ok(())]);
-    attached.restart_server();
-    assert_eq!([attached.flush(1), attached.flush(1)], [Err(Failure::Device), Ok(())]);
-    assert_eq!(attached.flush(0), Ok(()));
+    for failure in [Failure::Device, Failure::NoSpace] {
+        let mut attached = Attached::new();
+        attached.write(0);
+        // The disk's kernel reports the lost write once.
+        attached.fails_next = Some(failure);
+        assert_eq!([attached.flush(0), attached.flush(0)], [Err(failure), Ok(())]);
+        attached.restart_server();
+        assert_eq!([attached.flush(1), attached.flush(1)], [Err(Failure::Device), Ok(())]);
+        assert_eq!(attached.flush(0), Ok(()));
+    }
 }
 
 /// A server with a client that sends reads, and the file of its disk.

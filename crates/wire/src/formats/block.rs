@@ -344,6 +344,12 @@ impl Failure {
         Self::NUMBERS.iter().find(|(failure, _)| *failure == self).map_or(5, |(_, number)| *number)
     }
 
+    /// Returns whether a flush or a forced request with this failure may be the kernel's only report of a lost write. A full or forbidden
+    /// place shows up so late if the disk is a file on a network, or a device that has less space than it promises.
+    pub fn may_report_loss(self) -> bool {
+        matches!(self, Failure::Device | Failure::NoSpace | Failure::Forbidden)
+    }
+
     /// Returns the failure with this number.
     pub fn from_number(number: u16) -> Option<Failure> {
         Self::NUMBERS.iter().find(|(_, known)| *known == number).map(|(failure, _)| *failure)
