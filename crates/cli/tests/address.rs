@@ -1,8 +1,9 @@
-//! A host changes its address while a flow runs. Two network namespaces on one network are the hosts.
+//! A host changes its address while a flow runs, or has several. Two network namespaces on one network are the hosts.
 
 mod support;
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use support::{Service, command, figure};
 
@@ -20,9 +21,22 @@ struct Hosts {
 impl Hosts {
     const ADDRESSES: [&str; 2] = ["10.88.0.1/24", "10.88.0.2/24"];
 
-    /// Returns `None` if this user may not create network namespaces.
+    /// Returns `None`, and records why, if this user may not create network namespaces.
     fn start() -> Option<Hosts> {
-        let names = ["a", "b"].map(|host| format!("outboard-{}-{host}", std::process::id()));
+        if !testkit::skip::has_program("ip", "iproute2") {
+            return None;
+        }
+        let hosts = Hosts::make();
+        if hosts.is_none() {
+            testkit::skip::until_vm("this user may make no network namespaces");
+        }
+        hosts
+    }
+
+    fn make() -> Option<Hosts> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let names = ["a", "b"].map(|host| format!("outboard-{}-{number}{host}", std::process::id()));
         let [a, b] = &names;
         if !ip(&format!("netns add {a}")) {
             return None;
@@ -58,12 +72,7 @@ impl Drop for Hosts {
 
 #[test]
 fn a_reliable_flow_survives_an_address_change_on_the_same_connections() {
-    if !testkit::skip::has_program("ip", "iproute2") {
-        return;
-    }
-    let Some(hosts) = Hosts::start() else {
-        return testkit::skip::until_vm("this user may make no network namespaces");
-    };
+    let Some(hosts) = Hosts::start() else { return };
     let pattern = "pattern:rate=500,size=200";
     let mut share = hosts.run(0, &["share", pattern, "--insecure"]);
     share.wait("listening");
@@ -86,4 +95,34 @@ fn a_reliable_flow_survives_an_address_change_on_the_same_connections() {
     }
     let lost = attach.seen.iter().find(|event| event["event"] == "link-lost");
     assert!(lost.is_none(), "the control channel was made anew: {lost:?}");
+}
+
+/// The kernel selects one address of the device host for packets to the other host. Its answers to the others must come
+/// from those, too.
+#[test]
+fn a_device_host_answers_from_each_of_its_addresses() {
+    let Some(hosts) = Hosts::start() else { return };
+    let add = |host: usize, address| ip(&format!("-n {} addr add {address} dev wan", hosts.names[host]));
+    assert!(add(0, "10.88.0.3/24"));
+    let mut addresses = vec!["10.88.0.1", "10.88.0.3"];
+    let sixes = [(0, "fd88::1/64 nodad"), (0, "fd88::3/64 nodad"), (1, "fd88::2/64 nodad")];
+    if sixes.into_iter().all(|(host, address)| add(host, address)) {
+        addresses.extend(["[fd88::1]", "[fd88::3]"]);
+    } else {
+        eprintln!("SKIPPED: this host has no IPv6");
+    }
+    // The first test uses the default port, and a `share` at the same address would join that one.
+    let pattern = "pattern:rate=500,size=200";
+    let mut share = hosts.run(0, &["share", pattern, "--insecure", "--listen", "[::]:7846"]);
+    share.wait("listening");
+    for address in addresses {
+        for transport in ["quic", "udp"] {
+            let from = format!("{transport}://{address}:7846/pattern");
+            let options = ["--as", "pattern:size=200", "--stats", "--insecure"];
+            let mut attach = hosts.run(1, &[&["attach", &from], &options[..]].concat());
+            attach.wait("attached");
+            let stats = attach.flows(100);
+            assert_eq!(figure(&stats["partner"], "wrong"), 0.0, "{from}: {stats}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use contract::Time;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
+use sys::datagram::{Ends, answer};
 use sys::listening::connect_udp;
 use transports::quic::{AddressValidator, ServerKeys, Validation};
 use trust::Trust;
@@ -70,15 +71,15 @@ impl QuicListener {
 
     /// Handles a first datagram that arrived at `udp`: returns whether a connection may begin with it. A peer that
     /// has not proved its address gets a retry packet.
-    pub fn look(&mut self, (udp, datagram, peer): (&UdpSocket, &[u8], SocketAddr), now: Time) -> bool {
+    pub fn look(&mut self, (udp, datagram, ends): (&UdpSocket, &[u8], Ends), now: Time) -> bool {
         if !self.firsts.take(now) {
             return false;
         }
-        match self.check.check(datagram, peer) {
+        match self.check.check(datagram, ends.peer) {
             Validation::Drop => false,
-            Validation::Answer(answer) => {
+            Validation::Answer(retry) => {
                 // If it is lost, the peer retransmits and gets another.
-                let _ = udp.send_to(answer, peer);
+                let _ = answer(udp, retry, ends);
                 false
             }
             Validation::Valid => true,
@@ -86,27 +87,22 @@ impl QuicListener {
     }
 
     /// Sends a stateless reset for a connection unknown to this host, which has restarted.
-    pub fn reset(&mut self, (udp, datagram, peer): (&UdpSocket, &[u8], SocketAddr), now: Time) {
+    pub fn reset(&mut self, (udp, datagram, ends): (&UdpSocket, &[u8], Ends), now: Time) {
         if self.resets.take(now)
-            && let Validation::Answer(answer) = self.check.check(datagram, peer)
+            && let Validation::Answer(reset) = self.check.check(datagram, ends.peer)
         {
             // If it is lost, the peer's next datagram causes another.
-            let _ = udp.send_to(answer, peer);
+            let _ = answer(udp, reset, ends);
         }
     }
 
-    /// Starts a connection from its first datagram, on a socket of its own at `address`. Returns `None` on a system
-    /// error; the peer will retry.
-    pub fn let_in(
-        &self,
-        address: SocketAddr,
-        trust: Option<&Trust>,
-        (datagram, peer): (&[u8], SocketAddr),
-    ) -> Option<QuicStream> {
+    /// Starts a connection from its first datagram, on a socket of its own. Returns `None` on a system error; the peer
+    /// will retry.
+    pub fn let_in(&self, trust: Option<&Trust>, (datagram, ends): (&[u8], Ends)) -> Option<QuicStream> {
         let tag = sys::random::bytes().ok()?;
         let beginning = QuicTrust { trust }.listen(tag, &self.keys).ok()?;
-        let socket = connect_udp(address, peer).ok()?;
-        QuicStream::accept(socket, beginning, trust.is_some(), (datagram, peer)).ok()
+        let socket = connect_udp(ends).ok()?;
+        QuicStream::accept(socket, beginning, trust.is_some(), (datagram, ends.peer)).ok()
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod activation;
 pub mod address;
 pub mod clock;
+pub mod datagram;
 pub mod descriptor;
 pub mod disk;
 pub mod environment;

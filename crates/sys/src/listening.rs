@@ -1,5 +1,6 @@
 //! Listening sockets: one port for TCP and UDP; an unspecified address covers IPv4 and IPv6.
 
+use crate::datagram::{Ends, keep_destinations};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -16,7 +17,7 @@ const UDP_FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK)
 pub struct Listening {
     /// Accepts connections; non-blocking.
     pub tcp: TcpListener,
-    /// Receives datagrams; non-blocking.
+    /// Receives datagrams, with their addresses ([`receive`](crate::datagram::receive)); non-blocking.
     pub udp: UdpSocket,
     /// The address of both.
     pub address: SocketAddr,
@@ -44,6 +45,7 @@ impl Listening {
         tcp.set_nonblocking(true)?;
         udp.set_nonblocking(true)?;
         sockopt::set_socket_reuseaddr(&udp, true)?;
+        keep_destinations(&udp)?;
         let address = tcp.local_addr()?;
         Ok(Listening { tcp, udp, address })
     }
@@ -73,13 +75,13 @@ pub fn bind_tcp(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener.into())
 }
 
-/// A datagram socket on this port, connected to one peer.
-pub fn connect_udp(address: SocketAddr, peer: SocketAddr) -> io::Result<OwnedFd> {
-    let socket = unbound(address, SocketType::DGRAM, UDP_FLAGS)?;
+/// A datagram socket at the address that a peer has sent to, connected to that peer.
+pub fn connect_udp(ends: Ends) -> io::Result<OwnedFd> {
+    let socket = unbound(ends.local, SocketType::DGRAM, UDP_FLAGS)?;
     // Before it is connected, it would receive datagrams from anybody. Drop them.
     crate::net::take_nothing(&socket)?;
-    bind(&socket, &address)?;
-    rustix::net::connect(&socket, &peer)?;
+    bind(&socket, &ends.local)?;
+    rustix::net::connect(&socket, &ends.peer)?;
     crate::net::take_all(&socket)?;
     Ok(socket)
 }
@@ -100,8 +102,9 @@ fn unbound(at: SocketAddr, kind: SocketType, flags: SocketFlags) -> io::Result<O
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, kind, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    if at.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, !at.ip().is_unspecified())?;
+    if let IpAddr::V6(ip) = at.ip() {
+        let has_four = ip.is_unspecified() || ip.to_ipv4_mapped().is_some();
+        sockopt::set_ipv6_v6only(&socket, !has_four)?;
     }
     Ok(socket)
 }
@@ -145,7 +148,10 @@ mod tests {
             });
             said.wait();
             let hears_its_peer = || -> io::Result<bool> {
-                let socket = UdpSocket::from(connect_udp(listening.address, peer.local_addr()?)?);
+                let socket = UdpSocket::from(connect_udp(Ends {
+                    local: listening.address,
+                    peer: peer.local_addr()?,
+                })?);
                 peer.send_to(b"peer", listening.address)?;
                 let mut bytes = [0; 16];
                 let count = socket.recv(&mut bytes)?;
@@ -191,7 +197,8 @@ mod tests {
                 }
             };
             assert_eq!(canonical(came), asking.local_addr().unwrap());
-            let answering = UdpSocket::from(connect_udp(listening.address, came).unwrap());
+            let ends = Ends { local: listening.address, peer: came };
+            let answering = UdpSocket::from(connect_udp(ends).unwrap());
             answering.send(b"!").unwrap();
             let (_, answered) = asking.recv_from(&mut bytes).unwrap();
             assert_eq!(answered, peer);

@@ -3,10 +3,12 @@
 //! `networking/timestamping.rst`).
 
 use crate::clock::real_to_boot_ns;
+use crate::datagram::Destination;
 use bytes::BytesMut;
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice};
 use std::mem::size_of;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -74,7 +76,7 @@ pub fn receive_timed<const N: usize>(
     socket: impl AsFd,
     rooms: [Room<'_>; N],
 ) -> io::Result<(usize, Option<u64>)> {
-    let mut control = Control([0; CONTROL_BYTES]);
+    let mut control = Control::new();
     let mut header = control.header();
     let received = receive_rooms(socket.as_fd(), rooms, &mut header)?;
     Ok((received, ancillary(&header).at_real_ns))
@@ -118,11 +120,19 @@ const CONTROL_BYTES: usize = 256;
 
 /// Space for control messages, aligned for the kernel.
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
+pub(crate) struct Control([u8; CONTROL_BYTES]);
 
 impl Control {
+    /// The longest content of one message that fits.
+    pub(crate) const CONTENT_BYTES_MAX: usize = CONTROL_BYTES / 2;
+
+    /// Empty space.
+    pub(crate) fn new() -> Control {
+        Control([0; CONTROL_BYTES])
+    }
+
     /// A message header with this space and nothing else.
-    fn header(&mut self) -> libc::msghdr {
+    pub(crate) fn header(&mut self) -> libc::msghdr {
         // SAFETY: a zeroed `msghdr` is valid: no address, no data, no control bytes.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_control = self.0.as_mut_ptr().cast();
@@ -136,7 +146,7 @@ impl Control {
 pub fn receive_datagrams(socket: impl AsFd, into: &mut BytesMut) -> io::Result<Received> {
     let mut room = Room { buffer: into, limit: usize::MAX };
     let mut vector = [room.iovec()];
-    let mut control = Control([0; CONTROL_BYTES]);
+    let mut control = Control::new();
     let mut header = control.header();
     header.msg_iov = vector.as_mut_ptr();
     header.msg_iovlen = 1;
@@ -152,7 +162,7 @@ pub fn receive_datagrams(socket: impl AsFd, into: &mut BytesMut) -> io::Result<R
     })
 }
 
-fn receive_message(
+pub(crate) fn receive_message(
     socket: BorrowedFd<'_>,
     header: &mut libc::msghdr,
     flags: libc::c_int,
@@ -173,13 +183,14 @@ fn receive_message(
 
 /// The contents of the control messages of one call.
 #[derive(Debug, Default)]
-struct Ancillary {
+pub(crate) struct Ancillary {
     segment: Option<usize>,
     at_real_ns: Option<u64>,
     error: Option<libc::sock_extended_err>,
+    pub(crate) destination: Option<Destination>,
 }
 
-fn ancillary(header: &libc::msghdr) -> Ancillary {
+pub(crate) fn ancillary(header: &libc::msghdr) -> Ancillary {
     let mut data = Ancillary::default();
     // SAFETY: the kernel filled the header's control bytes, which are alive; the macros stay within them.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
@@ -197,6 +208,18 @@ fn ancillary(header: &libc::msghdr) -> Ancillary {
             }
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR) => {
                 data.error = content::<libc::sock_extended_err>(message);
+            }
+            (libc::SOL_IP, libc::IP_PKTINFO) => {
+                data.destination = content::<libc::in_pktinfo>(message).map(|info| Destination {
+                    ip: Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into(),
+                    interface: info.ipi_ifindex.cast_unsigned(),
+                });
+            }
+            (libc::SOL_IPV6, libc::IPV6_PKTINFO) => {
+                data.destination = content::<libc::in6_pktinfo>(message).map(|info| Destination {
+                    ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
+                    interface: info.ipi6_ifindex,
+                });
             }
             _ => {}
         }
@@ -311,7 +334,7 @@ pub struct SentTime {
 /// ready for its pollers.
 pub fn sent_time(socket: impl AsFd) -> io::Result<Option<SentTime>> {
     loop {
-        let mut control = Control([0; CONTROL_BYTES]);
+        let mut control = Control::new();
         let mut header = control.header();
         match receive_message(socket.as_fd(), &mut header, libc::MSG_ERRQUEUE) {
             Ok(_) => {}
@@ -517,7 +540,12 @@ pub fn path_mtu(socket: impl AsFd) -> io::Result<u32> {
     }
 }
 
-fn set_option<T: Copy>(socket: BorrowedFd<'_>, level: i32, option: i32, value: T) -> io::Result<()> {
+pub(crate) fn set_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: T,
+) -> io::Result<()> {
     // SAFETY: the option's value, and the memory it points to, live through the call, and its length is given.
     let result = unsafe {
         libc::setsockopt(

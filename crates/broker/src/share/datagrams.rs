@@ -4,8 +4,8 @@ use super::{Carrier, DeviceHost, Greeting};
 use crate::events::Event;
 use crate::share_session::Session;
 use modules::now;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use sys::datagram::{self, Ends};
 use sys::listening::{canonical, connect_udp};
 use transports::quic::DatagramKind;
 use wire::Preamble;
@@ -25,20 +25,19 @@ impl DeviceHost {
         }
         let mut bytes = [0; DATAGRAM_BYTES_MAX];
         for _ in 0..DATAGRAMS_AT_ONCE {
-            let Ok((count, peer)) = self.udp.recv_from(&mut bytes) else { return };
+            let Ok((count, ends)) = datagram::receive(&self.udp, self.address, &mut bytes) else { return };
             let bytes = &bytes[..count];
             match Preamble::parse(bytes) {
-                Ok(_) => self.introduce(bytes, peer),
+                Ok(_) => self.introduce(bytes, ends),
                 Err(_) => match transports::quic::classify(bytes) {
-                    DatagramKind::Initial => self.begin_control(bytes, peer, emit),
+                    DatagramKind::Initial => self.begin_control(bytes, ends, emit),
                     DatagramKind::Tagged(tag) => {
-                        let address = self.address;
-                        let connect = || connect_udp(address, peer);
+                        let connect = || connect_udp(ends);
                         let mut sessions = self.sessions.values_mut();
-                        let is_known = sessions.any(|session| session.follow(tag, peer, bytes, connect))
+                        let is_known = sessions.any(|session| session.follow(tag, ends.peer, bytes, connect))
                             || self.greetings.iter_mut().any(|greeting| greeting.tag() == Some(tag));
                         if !is_known {
-                            self.quic.reset((&self.udp, bytes, peer), now());
+                            self.quic.reset((&self.udp, bytes, ends), now());
                         }
                     }
                     DatagramKind::Other => {}
@@ -48,7 +47,8 @@ impl DeviceHost {
     }
 
     /// Handles the introduction of a datagram transport: gives the connection a socket of its own.
-    fn introduce(&mut self, bytes: &[u8], peer: SocketAddr) {
+    fn introduce(&mut self, bytes: &[u8], ends: Ends) {
+        let peer = ends.peer;
         match (Preamble::parse(bytes), &self.known) {
             (Ok(Preamble::Data { session, driver }), None) if bytes.len() == Preamble::BYTES => {
                 let is_its = |known: &&mut Session| known.token == session;
@@ -56,7 +56,7 @@ impl DeviceHost {
                 if session.confirm_datagram_link(driver, peer) {
                     return;
                 }
-                if let Ok(socket) = connect_udp(self.address, peer) {
+                if let Ok(socket) = connect_udp(ends) {
                     session.link_datagrams(driver, peer, socket, None);
                 }
             }
@@ -66,7 +66,7 @@ impl DeviceHost {
                 let Some(session) = self.sessions.values_mut().find(is_its) else { return };
                 match session.accept(&said) {
                     Some(keys) => {
-                        if let Ok(socket) = connect_udp(self.address, peer) {
+                        if let Ok(socket) = connect_udp(ends) {
                             session.link_datagrams(said.driver, peer, socket, Some(keys));
                         }
                     }
@@ -79,7 +79,8 @@ impl DeviceHost {
     }
 
     /// Handles the first packet of a QUIC control channel.
-    fn begin_control(&mut self, bytes: &[u8], peer: SocketAddr, emit: &mut dyn FnMut(Event)) {
+    fn begin_control(&mut self, bytes: &[u8], ends: Ends, emit: &mut dyn FnMut(Event)) {
+        let peer = ends.peer;
         // A retransmission from before the connection had its own socket.
         let is_its = |greeting: &Greeting| {
             greeting.peer == canonical(peer) && matches!(greeting.carrier, Carrier::Quic(_))
@@ -93,7 +94,7 @@ impl DeviceHost {
             return;
         }
         let now = now();
-        if !self.quic.look((&self.udp, bytes, peer), now) {
+        if !self.quic.look((&self.udp, bytes, ends), now) {
             return;
         }
         let admitted = self.admissions.connect(peer, now).and_then(|()| self.admissions.shake_hands(now));
@@ -105,7 +106,7 @@ impl DeviceHost {
             return;
         }
         let trust = self.known.as_ref().map(|known| &known.trust);
-        if let Some(stream) = self.quic.let_in(self.address, trust, (bytes, peer)) {
+        if let Some(stream) = self.quic.let_in(trust, (bytes, ends)) {
             self.expect_greeting(Carrier::Quic(Some(Box::new(stream))), peer, emit);
         }
     }
