@@ -443,6 +443,25 @@ fn a_restarted_device_host_is_found_again_and_the_node_stays() {
     lab.application.wait("new events", |bench| bench.pushed.contains(&b"after the crash".to_vec()));
 }
 
+/// A new QUIC connection takes two round trips. Here, that is longer than the first searches wait on a path that was short
+/// before.
+#[test]
+fn a_device_host_is_found_again_on_a_longer_path() {
+    let params = "delay=5ms".parse().unwrap();
+    let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "quic", via: "", params, seed: 41 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    let (stop, thread) = lab.share.take().unwrap();
+    lab.relay.cut();
+    stop.stop();
+    thread.join().unwrap();
+    lab.application.wait("neutral", |bench| bench.neutral > 0);
+    let before = lab.application.with(|bench| bench.pushed.len());
+    let (_, _, stop, thread) = start_share(&lab.device, FlowClass::State, lab.device_host);
+    lab.share = Some((stop, thread));
+    lab.relay.set_both("delay=100ms".parse().unwrap());
+    lab.application.wait("the snapshot over the longer path", |bench| bench.pushed.len() > before);
+}
+
 #[test]
 fn a_restarted_device_host_gets_the_unacknowledged_messages() {
     let params = Params::default();

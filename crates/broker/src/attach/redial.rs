@@ -22,6 +22,9 @@ use wire::preamble::SessionToken;
 
 /// Shortest connect timeout of a search.
 const REDIAL_TIMEOUT: Duration = Duration::from_millis(300);
+/// After a long silence, the connect timeout is this part of the silence: the path may have become longer meanwhile, and
+/// the measured round trip is that of the former one.
+const SILENCE_PART: u32 = 8;
 /// Shortest connect timeout at an address where the device host has not been before: the path may be longer.
 const MOVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest timeout of each step of the greeting during a search.
@@ -143,6 +146,11 @@ impl Search {
     }
 }
 
+/// Returns the connect timeout of a search after this silence; `round_trip` is that of the last connection.
+fn connect_timeout(round_trip: Duration, silence: Duration) -> Duration {
+    (round_trip * 3).max(silence / SILENCE_PART).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT)
+}
+
 /// A search in progress.
 pub(super) struct Redial {
     since: Time,
@@ -219,8 +227,8 @@ impl ApplicationHost {
     fn search(&mut self) -> Search {
         let round_trip = self.common.facts().map_or(Duration::ZERO, |facts| facts.round_trip);
         let (patience, alternative) = match self.common.silent_since() {
-            Some(_) => {
-                let connect = (round_trip * 3).clamp(REDIAL_TIMEOUT, CONNECT_TIMEOUT);
+            Some(since) => {
+                let connect = connect_timeout(round_trip, now().since(since));
                 (Patience { connect, step: connect.max(GREETING_TIMEOUT) }, self.choice.alternative())
             }
             // The host is not silent yet, so it probably answers as before. Finish early enough to detect the silence.
@@ -244,6 +252,27 @@ impl ApplicationHost {
             patience,
             transport: self.transport.clone(),
             alternative,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_become_more_patient_during_a_silence() {
+        for (round_trip_ms, silence_ms, timeout_ms) in [
+            (0, 0, 300),
+            (5, 2000, 300),
+            (200, 2000, 600),
+            (5, 8000, 1000),
+            (200, 8000, 1000),
+            (5, 3_600_000, 5000),
+            (2000, 0, 5000),
+        ] {
+            let [round_trip, silence] = [round_trip_ms, silence_ms].map(Duration::from_millis);
+            assert_eq!(connect_timeout(round_trip, silence).as_millis(), timeout_ms, "{silence:?}");
         }
     }
 }
