@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use sys::address::interface_advice;
 use sys::poller::Poller;
-use trust::channel::{ControlStream, SecureStream};
+use trust::channel::{ControlStream, SecureStream, read_exact};
 use trust::quic_stream::{QuicStream, QuicTrust};
 use trust::{KeyRefusal, PeerKey, Trust};
 use wire::control::FRAME_BYTES_MAX;
@@ -31,8 +31,9 @@ const PROGRAM_WAIT: Duration = Duration::from_secs(5);
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Longest delay before a program that ends is started again.
 const PROGRAM_RETRY_MAX: Duration = Duration::from_secs(5);
-/// A TLS handshake may take this many times the timeout of one step, in any number of reads.
-const HANDSHAKE_STEPS: u32 = 4;
+/// A TLS handshake may take this many times the timeout of one step, in any number of reads; and so may the answer to a
+/// `Hello`. Another host, which sends one byte after the other, would hold the search for the peer otherwise.
+const ANSWER_STEPS: u32 = 4;
 
 /// The timeouts of a greeting.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +42,13 @@ pub struct Patience {
     pub connect: Duration,
     /// Timeout of each step of the greeting.
     pub step: Duration,
+}
+
+impl Patience {
+    /// Returns the deadline of an answer that begins now.
+    fn answer_until(&self) -> Instant {
+        Instant::now() + self.step * ANSWER_STEPS
+    }
 }
 
 /// The host that a greeting expects.
@@ -102,6 +110,7 @@ pub fn greet(
         })?;
     }
     let hello = handshake.hello().emit();
+    let until = patience.answer_until();
     let answer = match &mut stream {
         ControlStream::Quic(stream) => {
             let preamble = match expected {
@@ -110,9 +119,9 @@ pub fn greet(
             };
             let said = [&preamble.emit()[..], &hello].concat();
             // A new stream has room for all of it.
-            stream.write_all(&said).and_then(|()| read_frame(&mut stream.patient(patience.step)))
+            stream.write_all(&said).and_then(|()| read_frame(&mut stream.patient(patience.step), until))
         }
-        stream => stream.write_all(&hello).and_then(|()| read_frame(stream)),
+        stream => stream.write_all(&hello).and_then(|()| read_frame(stream, until)),
     };
     let answer = match answer {
         // The close frame carries the reason; the last message itself was lost.
@@ -163,7 +172,7 @@ fn connect_tcp(peer: SocketAddr, expected: &Expected<'_>, patience: Patience) ->
     socket.write_all(&Preamble::SecureControl.emit())?;
     let plain = socket.try_clone()?;
     let mut secure = SecureStream::connect(socket, trust)?;
-    let shaken = match shake_hands(&mut secure, plain, Instant::now() + patience.step * HANDSHAKE_STEPS) {
+    let shaken = match shake_hands(&mut secure, plain, patience.answer_until()) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(foreign(&error)),
         shaken => shaken?,
     };
@@ -221,28 +230,28 @@ fn shake_hands(
     // Byte 2 tells them apart: it is the low byte of the version in a TLS record, 1 to 3, and zero in a `Goodbye`,
     // whose length is below 2^16.
     let mut head = [0; 5];
-    plain.read_exact(&mut head)?;
+    read_exact(&mut plain, &mut head, until)?;
     if head[2] != 0 {
         return secure.shake_hands(&head, until).map(Ok);
     }
-    Ok(Err(match read_frame(&mut head.chain(plain))? {
+    Ok(Err(match read_frame(&mut head.chain(plain), until)? {
         Ok(Control::Goodbye { reason }) => format!("the other host refused: {reason}"),
         Ok(_) => "it does not speak TLS".into(),
         Err(error) => error.to_string(),
     }))
 }
 
-/// Reads exactly one frame and nothing after it.
-fn read_frame(stream: &mut impl Read) -> io::Result<Result<Control, wire::WireError>> {
+/// Reads exactly one frame and nothing after it, before `until`.
+fn read_frame(stream: &mut impl Read, until: Instant) -> io::Result<Result<Control, wire::WireError>> {
     let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
+    read_exact(stream, &mut length, until)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > FRAME_BYTES_MAX {
         let (length, limit) = (length as u64, FRAME_BYTES_MAX as u64);
         return Ok(Err(wire::WireError::TooLong { what: "frame length", length, limit }));
     }
     let mut frame = vec![0; length];
-    stream.read_exact(&mut frame)?;
+    read_exact(stream, &mut frame, until)?;
     Ok(Control::parse(&frame))
 }
 
@@ -426,6 +435,37 @@ pub fn is_here(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// Bytes that the host in this test sends at most: far more than fit before the deadline.
+    const DRIBBLED_MAX: usize = 4000;
+
+    /// Another host has the address now. It begins a frame of 64 KiB that may be a `Goodbye` in the clear, and sends the
+    /// rest byte by byte.
+    #[test]
+    fn an_answer_that_never_ends_holds_no_greeting() {
+        let directory = std::env::temp_dir().join(format!("outboard-dial-{}", std::process::id()));
+        let trust = Trust::at(&directory).unwrap();
+        let handshake = Handshake::new("a", None, 0, 1);
+        let patience = Patience { connect: Duration::from_secs(60), step: Duration::from_millis(500) };
+        for expected in [Expected::Anyone, Expected::Known(&trust, &|_| Ok(()))] {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let dribble = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(&[0, 255, 0, 0, 3]).unwrap();
+                let mut send = || {
+                    thread::sleep(Duration::from_millis(5));
+                    stream.write_all(&[0]).is_ok()
+                };
+                (0..DRIBBLED_MAX).take_while(|_| send()).count()
+            });
+            assert!(greet(address, Over::Tcp, &expected, &handshake, patience, SHARE).is_err());
+            assert!(dribble.join().unwrap() < DRIBBLED_MAX, "the greeting read it to the end");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn a_failed_connection_is_described_with_its_remedy() {
@@ -449,7 +489,7 @@ mod tests {
 
     #[test]
     fn a_host_has_its_own_addresses_and_not_those_of_others() {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert!(is_here(listener.local_addr().unwrap()), "though the port is in use");
         // RFC 5737: a documentation address that no host has.
         assert!(!is_here(([192, 0, 2, 1], 7845).into()));

@@ -306,3 +306,19 @@ impl Write for SecureStream {
         Ok(())
     }
 }
+
+/// Fills `bytes` before `until`, also from a host that sends one byte at a time. Each read has a timeout of its own.
+pub fn read_exact(stream: &mut impl Read, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if Instant::now() >= until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.read(bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => bytes = &mut bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -7,7 +7,7 @@
 //! attacker. The host on which the code is typed proves it first: a wrong guess reveals only that it is
 //! wrong, and uses up one attempt.
 
-use crate::channel::SecureStream;
+use crate::channel::{SecureStream, read_exact};
 use crate::peers::Added;
 use crate::visitors::Visitors;
 use crate::{PeerKey, Trust, tls};
@@ -18,7 +18,7 @@ use rustls::ServerConfig;
 use spake2::{Ed25519Group, Identity, Password, Spake2};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -203,20 +203,6 @@ fn hear(stream: &mut SecureStream, until: Instant) -> io::Result<Pairing> {
     let mut frame = vec![0; Pairing::frame_bytes(length).map_err(invalid)?];
     read_exact(stream, &mut frame, until)?;
     Pairing::parse(&frame).map_err(invalid)
-}
-
-/// Reads exactly this many bytes before the deadline, also from a peer that sends one byte at a time.
-fn read_exact(stream: &mut impl Read, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
-        if Instant::now() >= until {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match stream.read(bytes)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => bytes = &mut bytes[count..],
-        }
-    }
-    Ok(())
 }
 
 fn be_patient(socket: &TcpStream) -> io::Result<()> {
