@@ -6,7 +6,10 @@
 use crate::handover::Left;
 use crate::share_request::{DeviceChoice, MakePartner, ShareDevice};
 use contract::ServiceError;
-use contract::{Description, DeviceError, DeviceSpec, FlowDirection, FlowOffer, Opened, Role, Time};
+use contract::{
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowDirection, FlowOffer, FurtherUse, Opened, Role,
+    Time,
+};
 use flow::types::FlowPlan;
 use hub::hub::{Hub, HubPlan, HubStats};
 use hub::origin::PartnerOrigin;
@@ -311,14 +314,19 @@ impl Shared {
         Ok((origin, left))
     }
 
-    /// Returns whether the peer with `key` may use the device once more: it is the only user, and the device can be
-    /// opened again without a loss.
+    /// Returns whether the peer with `key` may use the device once more: it is the only user, and the device allows
+    /// several uses.
     fn may_move_to_hub(&self, key: Option<PeerKey>) -> bool {
         self.hub_plan.is_none()
             && self.present
             && key.is_some()
             && self.users.iter().all(|user| user.key == key)
-            && self.is_pluggable()
+            && self.further_use() != FurtherUse::Refused
+    }
+
+    fn further_use(&self) -> FurtherUse {
+        let class = self.spec().and_then(|spec| registry::device_class(&spec.class));
+        class.map_or(FurtherUse::Refused, DeviceClass::further_use)
     }
 
     /// Starts a hub for the only user and the next one. The user's driver releases the device when it has its new origin;
@@ -671,7 +679,7 @@ fn plan_flows(
     }
     let pipelines = device.pipelines.clone().or_recommended(class, flows).map_err(ServiceError::Usage)?;
     let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
-    let hub_plan = HubPlan::decide(&device.hub, own).map_err(ServiceError::Usage)?;
+    let hub_plan = HubPlan::decide(&device.hub, own, flows).map_err(ServiceError::Usage)?;
     let hears = flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
     if hub_plan.is_some() && hears && is_sandbox_required() {
         return Err(ServiceError::Usage(format!(

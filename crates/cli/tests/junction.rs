@@ -151,6 +151,25 @@ fn one_host_uses_a_device_several_times_with_pipelines_of_its_own() {
     assert_eq!((alone.stop(), share.stop()), (Some(0), Some(0)));
 }
 
+/// The answers of a disk belong to one application: another one would wait for its own for ever.
+#[test]
+fn a_disk_has_one_use_at_a_time() {
+    let scratch = Scratch::new();
+    let disk = scratch.path("disk");
+    std::fs::write(&disk, [1; 1 << 16]).unwrap();
+    let disk = format!("block:{disk}");
+    outboard(&["share", &disk, "--hub", "copy", "--listen", "127.0.0.1:0"])
+        .refused(2, &["a disk serves one host at a time"]);
+    let (share, address) = Service::share(&disk, &["--name", "disk"]);
+    let from = format!("{address}/disk");
+    let attach =
+        |name: &str| ["attach", &from, "--as", &format!("nbd:{}", scratch.path(name))].map(String::from);
+    let mut first = Service::start(&attach("one").each_ref().map(String::as_str));
+    first.wait("attached");
+    outboard(&attach("two").each_ref().map(String::as_str)).refused_with(1, "in use by your own host");
+    assert_eq!((first.stop(), share.stop()), (Some(0), Some(0)));
+}
+
 #[test]
 fn a_device_is_free_again_although_the_goodbye_of_its_user_is_late() {
     let (_share, address) = Service::share("pattern:rate=50", &[]);

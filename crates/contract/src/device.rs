@@ -179,6 +179,15 @@ pub enum DeviceError {
     },
 }
 
+/// Use of a device by one host several times at once. The first use alone writes to the device; all receive the same messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FurtherUse {
+    /// Refused: the device only takes messages, or its answers belong to one application.
+    Refused,
+    /// Allowed: the device is closed, and opened again for all uses.
+    Reopened,
+}
+
 /// A class of devices: one row in the table of the `devices` crate.
 ///
 /// The broker calls `open`, because only the broker may open devices. A locked worker calls `partner` with the
@@ -249,6 +258,12 @@ pub trait DeviceClass: Sync {
     /// The kernel subsystem of these devices (`SUBSYSTEM` in a uevent), if they can be listed and plugged in.
     fn subsystem(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Further uses of such a device by the host that uses it. Only a class with a [`subsystem`](DeviceClass::subsystem) allows them:
+    /// its device can be opened again.
+    fn further_use(&self) -> FurtherUse {
+        FurtherUse::Refused
     }
 
     /// The devices of this class on this host, for `outboard devices`.

@@ -27,7 +27,7 @@ mod transport;
 pub use buffers::Body;
 pub use bytes::Bytes;
 pub use device::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Listing, NodeName, Opened, Role,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, FurtherUse, Listing, NodeName, Opened, Role,
 };
 pub use feedback::{Feedback, Fill};
 pub use format::Format;

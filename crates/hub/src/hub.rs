@@ -11,8 +11,8 @@ use crate::endpoint::{Endpoint, Incoming};
 use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Half, OptionKind,
-    OptionSpec, Partner, PartnerError, PartnerResult, Presence, Pushed, Site, Time, local,
+    Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Format, Half,
+    OptionKind, OptionSpec, Partner, PartnerError, PartnerResult, Presence, Pushed, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -124,9 +124,26 @@ pub struct HubPlan {
 }
 
 impl HubPlan {
-    /// Combines the policy and the device's own pipeline; `None` if only one host at a time uses the
-    /// device.
-    pub fn decide(policy: &HubPolicy, own: Option<&pipeline::Pipeline>) -> Result<Option<HubPlan>, String> {
+    /// Combines the policy, the device's own pipeline and its flows; `None` if only one host at a time uses
+    /// the device.
+    pub fn decide(
+        policy: &HubPolicy,
+        own: Option<&pipeline::Pipeline>,
+        flows: &[FlowOffer],
+    ) -> Result<Option<HubPlan>, String> {
+        let plan = HubPlan::of_policy(policy, own)?;
+        // Its answers belong to one application. Without this error, the others would wait for ever.
+        if plan.is_some() && flows.iter().any(|flow| flow.format == Format::Block) {
+            return Err(
+                "a disk serves one host at a time: share it without `--hub` and without a pair that \
+                        divides its flow"
+                    .into(),
+            );
+        }
+        Ok(plan)
+    }
+
+    fn of_policy(policy: &HubPolicy, own: Option<&pipeline::Pipeline>) -> Result<Option<HubPlan>, String> {
         let mut options = match policy {
             HubPolicy::Exclusive => return Ok(None),
             HubPolicy::ByPipeline => HubOptions::default(),
@@ -633,18 +650,12 @@ fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
         let template = FlowTemplate { direction, format: offer.format.clone(), class: offer.class };
         *key = Some(device.open(&template, &Attributes::default())?);
     }
-    // Its answers belong to one application. Without this error, that application would wait for ever.
-    if device.connections_wanted() > 0 {
-        let problem = "a device with several connections serves one host: share it without `--hub`";
-        return Err(PartnerError::Data(problem.into()));
-    }
     Ok(keys)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::Format;
 
     #[test]
     fn a_host_that_joins_a_reliable_flow_with_a_state_receives_the_state() {

@@ -31,8 +31,8 @@ use crate::plain::DENIED_NODE;
 use crate::side::wrong_side;
 use application::NodePartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
-    Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    FurtherUse, Kind, Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use std::ffi::CString;
@@ -108,6 +108,10 @@ impl DeviceClass for Evdev {
 
     fn subsystem(&self) -> Option<&'static str> {
         Some("input")
+    }
+
+    fn further_use(&self) -> FurtherUse {
+        FurtherUse::Reopened
     }
 
     fn list(&self) -> Vec<Listing> {

@@ -10,8 +10,8 @@ mod tests;
 use crate::plain::{self, os};
 use application::ApplicationPartner;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Kind,
-    Listing, ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    FurtherUse, Kind, Listing, ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DevicePartner;
 use layout::{GRAPHICS, Layout};
@@ -64,6 +64,10 @@ impl DeviceClass for Fb {
 
     fn subsystem(&self) -> Option<&'static str> {
         Some("graphics")
+    }
+
+    fn further_use(&self) -> FurtherUse {
+        FurtherUse::Reopened
     }
 
     fn list(&self) -> Vec<Listing> {

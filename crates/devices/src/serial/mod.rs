@@ -19,8 +19,8 @@ use crate::side::wrong_side;
 use crate::stream::Channel;
 use application::Terminal;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    FurtherUse, Listing, ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::Port;
 use identity::Ports;
@@ -192,6 +192,10 @@ impl DeviceClass for Serial {
 
     fn subsystem(&self) -> Option<&'static str> {
         Some("tty")
+    }
+
+    fn further_use(&self) -> FurtherUse {
+        FurtherUse::Reopened
     }
 
     fn list(&self) -> Vec<Listing> {

@@ -20,8 +20,8 @@ use crate::pipewire::{self, server};
 use crate::plain::os;
 use camera::Camera;
 use contract::{
-    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format, Listing,
-    ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
+    Description, DeviceClass, DeviceError, DeviceSpec, FlowClass, FlowDirection, FlowOffer, Format,
+    FurtherUse, Listing, ModuleEntry, NodeName, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use discovery::Node;
 use node::{NodePartner, Parts};
@@ -112,6 +112,10 @@ impl DeviceClass for V4l2 {
 
     fn subsystem(&self) -> Option<&'static str> {
         Some("video4linux")
+    }
+
+    fn further_use(&self) -> FurtherUse {
+        FurtherUse::Reopened
     }
 
     fn list(&self) -> Vec<Listing> {
