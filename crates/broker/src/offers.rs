@@ -322,6 +322,7 @@ impl Shared {
             && key.is_some()
             && self.users.iter().all(|user| user.key == key)
             && self.further_use() != FurtherUse::Refused
+            && !breaks_sandbox(&self.description.flows)
     }
 
     fn further_use(&self) -> FurtherUse {
@@ -680,14 +681,19 @@ fn plan_flows(
     let pipelines = device.pipelines.clone().or_recommended(class, flows).map_err(ServiceError::Usage)?;
     let own = pipelines.require.as_ref().or(pipelines.via.as_ref());
     let hub_plan = HubPlan::decide(&device.hub, own, flows).map_err(ServiceError::Usage)?;
-    let hears = flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice);
-    if hub_plan.is_some() && hears && is_sandbox_required() {
+    if hub_plan.is_some() && breaks_sandbox(flows) {
         return Err(ServiceError::Usage(format!(
             "`{name}` cannot be shared with several hosts at once under --require-sandbox: this process would handle \
              their messages without a sandbox. Share it with one host at a time"
         )));
     }
     Ok((pipelines, hub_plan))
+}
+
+/// Returns whether a hub of a device with these flows would handle messages of its hosts in this process, although a
+/// sandbox is required.
+fn breaks_sandbox(flows: &[FlowOffer]) -> bool {
+    is_sandbox_required() && flows.iter().any(|flow| flow.direction == FlowDirection::ApplicationToDevice)
 }
 
 fn shared(

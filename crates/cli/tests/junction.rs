@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Scratch, Service, outboard};
+use support::{PATIENCE, Scratch, Service, outboard, pseudo_terminal};
 use wire::Container;
 
 /// Reads `pattern` messages from a file of containers. Returns the device and the number of each.
@@ -168,6 +168,18 @@ fn a_disk_has_one_use_at_a_time() {
     first.wait("attached");
     outboard(&attach("two").each_ref().map(String::as_str)).refused_with(1, "in use by your own host");
     assert_eq!((first.stop(), share.stop()), (Some(0), Some(0)));
+}
+
+/// The second use would need a hub, which handles the messages of the host in the broker.
+#[test]
+fn a_serial_port_has_one_use_where_a_sandbox_is_required() {
+    let (_board, port) = pseudo_terminal();
+    let (_share, address) =
+        Service::share(&format!("serial:{port}"), &["--name", "port", "--require-sandbox"]);
+    let from = format!("{address}/port");
+    let mut first = Service::start(&["attach", &from, "--as", "null"]);
+    first.wait("attached");
+    outboard(&["attach", &from, "--as", "null"]).refused_with(1, "in use by your own host");
 }
 
 #[test]
