@@ -3,6 +3,9 @@
 //! A device is used by one peer at a time, or by several through a hub. A user that is dead or silent loses the
 //! device when another peer asks for it, or when the other users of the hub have to wait for it.
 
+#[cfg(test)]
+mod tests;
+
 use crate::handover::Left;
 use crate::share_request::{DeviceChoice, MakePartner, ShareDevice};
 use contract::ServiceError;
@@ -185,26 +188,40 @@ impl Shared {
         }
     }
 
+    /// Returns whether the peer with `key` has to wait until a user loses the device.
+    fn is_full_for(&self, key: Option<PeerKey>) -> bool {
+        // A hub for one host's own uses is none for others.
+        self.is_full() || self.is_hub_temporary && self.users.iter().any(|user| user.key != key)
+    }
+
     /// Handles a request for a device that is in use, made at `asked` by the peer with `key`. Marks a dead or silent
     /// user for removal. Returns whether the requester should wait and ask again shortly, because a user is about to
     /// lose the device or may have stopped before `asked`.
     ///
     /// A host that requests a device that it already uses has probably restarted. Its former session then gets only
-    /// [`ANSWER_LOOKS`] checks to answer instead of the silence limit, and none if nothing listens there any more.
+    /// [`ANSWER_LOOKS`] checks to answer instead of the silence limit, and none if nothing listens there any more. At a
+    /// hub with room it is removed once it is silent; otherwise it would remain the owner of the flow to the device.
     pub fn request(&mut self, asked: Time, key: Option<PeerKey>) -> bool {
-        if !self.is_full() {
+        let is_unanswered =
+            |user: &User| key.is_some() && user.key == key && user.liveness.last_heard < Some(asked);
+        let is_full = self.is_full_for(key);
+        if !is_full && !self.users.iter().any(is_unanswered) {
             return false;
         }
         self.looks = if self.looks.0 == asked { (asked, self.looks.1 + 1) } else { (asked, 1) };
         self.wanted_at = now();
         let (is_early, waited) = (self.looks.1 <= ANSWER_LOOKS, self.wanted_at.since(asked));
         let is_before = |user: &&mut User| {
-            let is_same = key.is_some() && user.key == key && user.liveness.last_heard < Some(asked);
             let is_patient = is_early || waited < user.liveness.round_trip * 2;
-            is_same && (!is_patient || user.liveness.is_refused)
+            // A host may use a hub several times on purpose, so one that is only slow to answer keeps its uses.
+            let is_dead = !is_patient && (is_full || user.liveness.last_heard.is_none());
+            is_unanswered(user) && (is_dead || user.liveness.is_refused)
         };
         if let Some(before) = self.users.iter_mut().find(is_before) {
             before.removal = Some("the same host requested it again, and this session did not answer");
+            return true;
+        }
+        if !is_full {
             return true;
         }
         if let Some(silent) = self.users.iter_mut().find(|user| user.liveness.last_heard.is_none()) {
@@ -739,27 +756,4 @@ fn default_name(spec: &str) -> String {
     let last = target.rsplit('/').next().unwrap_or_default();
     let is_path = !last.is_empty() && !last.contains(['=', ':']) && !target.contains(' ');
     if is_path { last.into() } else { kind.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_is_named_after_its_path_or_kind() {
-        for (spec, name) in [
-            ("evdev:/dev/input/event3", "event3"),
-            ("serial:/dev/ttyUSB0,baud=9600", "ttyUSB0"),
-            ("pattern:rate=5", "pattern"),
-            ("pattern", "pattern"),
-            ("x11::0", "x11"),
-            (":0", "x11"),
-            ("/dev/ttyUSB0", "ttyUSB0"),
-            ("film.y4m", "film.y4m"),
-            ("rfb:192.168.1.5:5900", "rfb"),
-            ("exec:cat /etc/hosts", "exec"),
-        ] {
-            assert_eq!(default_name(spec), name, "{spec}");
-        }
-    }
 }

@@ -151,6 +151,26 @@ fn one_host_uses_a_device_several_times_with_pipelines_of_its_own() {
     assert_eq!((alone.stop(), share.stop()), (Some(0), Some(0)));
 }
 
+/// The killed process says no goodbye, and its session is kept for its return.
+#[test]
+fn a_restarted_owner_writes_to_a_device_with_several_hosts_again() {
+    let scratch = Scratch::new();
+    let heard = scratch.path("heard");
+    let (_share, address) =
+        Service::share(&format!("exec:cat > {heard}"), &["--name", "printer", "--hub", "copy"]);
+    let from = format!("{address}/printer");
+    let mut killed = Service::start(&["attach", &from, "--as", "null"]);
+    killed.wait("attached");
+    drop(killed);
+    let mut again = Service::start(&["attach", &from, "--as", "exec:echo hello; exec cat"]);
+    again.wait("attached");
+    let begun = Instant::now();
+    while std::fs::read(&heard).unwrap() != b"hello\n" {
+        assert!(begun.elapsed() < PATIENCE, "the device hears nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The answers of a disk belong to one application: another one would wait for its own for ever.
 #[test]
 fn a_disk_has_one_use_at_a_time() {

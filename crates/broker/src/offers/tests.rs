@@ -1,0 +1,104 @@
+use super::*;
+use contract::{FlowClass, Format};
+use hub::HubPolicy;
+
+const FIRST: Option<PeerKey> = Some(PeerKey([1; 32]));
+const OTHER: Option<PeerKey> = Some(PeerKey([2; 32]));
+
+/// A device with these users, each with the number of its session.
+fn device(users: &[(u64, Option<PeerKey>)]) -> Shared {
+    let flow = |direction| FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable };
+    let description = Description {
+        class: "test".into(),
+        summary: "a device".into(),
+        flows: vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)],
+        application: "stdout",
+        properties: Vec::new(),
+    };
+    let make: Arc<MakePartner> = Arc::new(|| unreachable!("no test opens it"));
+    let share = ShareDevice {
+        device: DeviceChoice::Own(description.clone(), make.clone()),
+        name: None,
+        pipelines: Pipelines::default(),
+        hub: HubPolicy::default(),
+        allow: Vec::new(),
+        transport: None,
+    };
+    let open = OpenDevice { source: Source::Own(make), description, opened: None };
+    let mut device = shared(&share, "device".into(), open, (Pipelines::default(), Some(HubPlan::copy())));
+    for (client, (session, key)) in (0..).zip(users) {
+        device.add_user((*session, *key), 0, client);
+    }
+    device
+}
+
+/// Asks for the device until the answer is to ask no more, with the silent sessions of `is_silent`. Returns the sessions that
+/// lose the device.
+fn removed(device: &mut Shared, key: Option<PeerKey>, is_silent: impl Fn(u64) -> bool) -> Vec<u64> {
+    let asked = now();
+    let mut removed = Vec::new();
+    for tenths in 0..100 {
+        device.update_liveness(|session| UserLiveness {
+            last_heard: (!is_silent(session)).then(|| asked.after(Duration::from_millis(tenths * 100))),
+            is_refused: false,
+            round_trip: Duration::ZERO,
+        });
+        if !device.request(asked, key) {
+            return removed;
+        }
+        for (user, _) in device.take_marked() {
+            device.end_use(user.session, user.driver, None);
+            removed.push(user.session);
+        }
+    }
+    panic!("the request has no end");
+}
+
+/// The killed session of a host that restarted would otherwise stay the owner of the flow to the device.
+#[test]
+fn a_restarted_host_replaces_its_dead_session_at_a_hub() {
+    let mut hub = device(&[(1, FIRST), (2, OTHER), (3, FIRST)]);
+    assert_eq!(removed(&mut hub, FIRST, |session| session == 1), [1]);
+    assert_eq!(removed(&mut hub, FIRST, |_| false), [0; 0], "live uses of the same host stay");
+    assert_eq!(removed(&mut hub, FIRST, |session| session == 2), [0; 0], "another host may come back");
+    assert_eq!(hub.users.len(), 2);
+}
+
+#[test]
+fn a_slow_answer_of_the_same_host_at_a_hub_is_waited_for() {
+    let mut hub = device(&[(1, FIRST)]);
+    let asked = now();
+    let earlier = UserLiveness { last_heard: Some(Time(0)), is_refused: false, round_trip: Duration::ZERO };
+    hub.update_liveness(|_| earlier);
+    assert!((0..ANSWER_LOOKS * 4).all(|_| hub.request(asked, FIRST)) && hub.take_marked().is_empty());
+    hub.update_liveness(|_| UserLiveness { last_heard: Some(now()), ..earlier });
+    assert!(!hub.request(asked, FIRST));
+}
+
+#[test]
+fn another_host_gets_a_device_from_all_silent_uses_of_one_host() {
+    let mut hub = device(&[(1, FIRST), (2, FIRST)]);
+    hub.is_hub_temporary = true;
+    assert_eq!(removed(&mut hub, OTHER, |_| false), [0; 0]);
+    assert!(hub.check_free(OTHER).is_err_and(|error| error.contains("another peer")));
+    assert_eq!(removed(&mut hub, OTHER, |_| true), [1, 2]);
+    assert_eq!(hub.check_free(OTHER), Ok(()));
+}
+
+#[test]
+fn a_device_is_named_after_its_path_or_kind() {
+    for (spec, name) in [
+        ("evdev:/dev/input/event3", "event3"),
+        ("serial:/dev/ttyUSB0,baud=9600", "ttyUSB0"),
+        ("pattern:rate=5", "pattern"),
+        ("pattern", "pattern"),
+        ("x11::0", "x11"),
+        (":0", "x11"),
+        ("/dev/ttyUSB0", "ttyUSB0"),
+        ("film.y4m", "film.y4m"),
+        ("rfb:192.168.1.5:5900", "rfb"),
+        ("exec:cat /etc/hosts", "exec"),
+    ] {
+        assert_eq!(default_name(spec), name, "{spec}");
+    }
+}
