@@ -5,14 +5,18 @@
 //! the device only from the host that joined first; when it leaves, the next host becomes the owner. The
 //! source half of a dividing pair runs here, outside the hosts' own pairs.
 
+#[cfg(test)]
+mod tests;
+
 use super::client::{Client, Pressure};
 use super::spread::{Clients, Fan, Spread};
-use crate::endpoint::{Endpoint, Incoming};
+use crate::endpoint::Endpoint;
+use crate::inward::{Inward, PathEnd};
 use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
-    Attributes, Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Format, Half,
-    OptionKind, OptionSpec, Partner, PartnerError, PartnerResult, Presence, Pushed, Site, Time, local,
+    Attributes, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Format, Half,
+    OptionKind, OptionSpec, Partner, PartnerError, PartnerResult, Presence, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
@@ -34,8 +38,6 @@ use sys::poller::Poller;
 const COMMANDS_MAX: usize = 1024;
 /// Limit of hosts at one device.
 const WAYS_MAX: i64 = 64;
-/// Limit of messages taken from one client in one run.
-const BURST: usize = 64;
 
 /// Options of the policy `copy`.
 static OPTIONS: [OptionSpec; 4] = [
@@ -350,12 +352,11 @@ struct Loop {
     /// The format of the flow to the hosts has a state.
     has_state: bool,
     forward: Option<Spread>,
-    back: Option<FlowKey>,
+    inward: Inward,
+    options: HubOptions,
     clients: Clients,
-    owner: Option<u16>,
     /// Drops of clients that left.
     drops: DropCounts,
-    unflushed: bool,
     blocked: Blocked,
     commands: Ring<Command>,
     wake: Event,
@@ -397,13 +398,12 @@ impl Loop {
             absence: None,
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
             has_state: offer.is_some_and(|offer| offer.format.has_state()),
+            inward: Inward::new(keys.back, &flows),
             flows,
             forward,
-            back: keys.back,
+            options: plan.options,
             clients: Clients::new(),
-            owner: None,
             drops: DropCounts::default(),
-            unflushed: false,
             blocked: Blocked::new(),
             commands,
             wake,
@@ -448,14 +448,14 @@ impl Loop {
 
     fn stop(&mut self) {
         if let Some(device) = self.device.as_mut() {
-            let _ = device.ctl(FlowKey::DEFAULT, Ctl::Neutral);
+            self.inward.stop(device, now());
         }
     }
 
     fn handle(&mut self, command: Command) {
         match command {
             Command::Join(number, endpoint) => {
-                self.remove(number);
+                self.remove(number, PathEnd::Replaced);
                 let mut client = Client::new(*endpoint, self.outward);
                 // The host of a state flow requests a snapshot itself. That of a reliable flow does not
                 // know that the device was opened before.
@@ -467,33 +467,19 @@ impl Loop {
                 }
                 self.clients.insert(number, client);
             }
-            Command::Leave(number) => self.remove(number),
-            Command::SetOwner(owner) => {
-                if self.owner.is_some() && self.owner != owner {
-                    self.reset_device();
-                }
-                self.owner = owner;
-            }
+            Command::Leave(number) => self.remove(number, PathEnd::Left),
+            Command::SetOwner(owner) => self.inward.set_owner(owner, self.device.as_mut()),
             Command::Device(origin) => self.reopen_device(origin),
             Command::Publish => self.publish(),
             Command::Stop => {}
         }
     }
 
-    fn remove(&mut self, number: u16) {
+    fn remove(&mut self, number: u16, end: PathEnd) {
         let Some(client) = self.clients.remove(&number) else { return };
         client.forget(&mut self.poller);
-        for (reason, count) in &client.drops.counts {
-            self.drops.add(reason, *count);
-        }
-    }
-
-    /// Resets the state that the last owner set at the device.
-    fn reset_device(&mut self) {
-        if let (Some(device), Some(back)) = (self.device.as_mut(), self.back) {
-            // A device without a neutral state has nothing to release.
-            let _ = device.ctl(back, Ctl::Neutral);
-        }
+        let limits = (now(), self.options.patience, self.options.queue);
+        self.inward.end_path((number, client), end, limits, &mut self.drops);
     }
 
     fn reopen_device(&mut self, origin: PartnerOrigin) {
@@ -504,7 +490,7 @@ impl Loop {
                 if let (Some(forward), Some(key)) = (self.forward.as_mut(), keys.forward) {
                     forward.reopen(key, &mut self.clients, now());
                 }
-                self.back = keys.back;
+                self.inward.reopen(keys.back);
                 self.device = Some(device);
             }
             Err(error) => self.lose_device(&error),
@@ -516,7 +502,7 @@ impl Loop {
         if let Some(device) = self.device.take() {
             forget(&mut self.poller, device.as_ref());
         }
-        self.unflushed = false;
+        self.inward.handle_device_lost(self.options.queue, &mut self.drops);
         self.absence = None;
         self.clients.values_mut().for_each(|client| client.fail(error));
     }
@@ -527,8 +513,8 @@ impl Loop {
         if let Some(forward) = self.forward.as_mut() {
             again |= forward.run(device.as_mut(), &mut self.clients, now())?;
         }
-        again |= self.forward_input()?;
-        self.flush()?;
+        let limits = (now(), self.options.queue);
+        again |= self.inward.run(device, &mut self.clients, limits, &mut self.drops)?;
         self.report_presence();
         Ok(again)
     }
@@ -545,52 +531,6 @@ impl Loop {
         }
     }
 
-    /// Forwards the owner's messages to the device; drops those of other clients.
-    fn forward_input(&mut self) -> PartnerResult<bool> {
-        let Some(device) = self.device.as_mut() else { return Ok(false) };
-        let mut again = false;
-        for (number, client) in &mut self.clients {
-            let is_owner = self.owner == Some(*number);
-            let mut budget = BURST;
-            loop {
-                if budget == 0 {
-                    again = true;
-                    break;
-                }
-                budget -= 1;
-                match (client.receive(), self.back.filter(|_| is_owner)) {
-                    (Incoming::Message(message), Some(back)) => match device.push(back, message) {
-                        Ok(Pushed::Taken) => self.unflushed = true,
-                        Ok(Pushed::Full(message)) => {
-                            client.put_back(Incoming::Message(message));
-                            break;
-                        }
-                        Err((PartnerError::Message(_), _)) => client.drops.add("refused by the device", 1),
-                        Err((error, message)) => {
-                            client.put_back(Incoming::Message(message));
-                            return Err(error);
-                        }
-                    },
-                    (Incoming::Message(_), None) => client.drops.add("not the owner", 1),
-                    (Incoming::Neutral, Some(back)) => {
-                        let _ = device.ctl(back, Ctl::Neutral);
-                    }
-                    (Incoming::Neutral, None) => {}
-                    // Other clients may still write: the device's input does not end with one of them.
-                    (Incoming::Nothing | Incoming::End, _) => break,
-                }
-            }
-        }
-        Ok(again)
-    }
-
-    fn flush(&mut self) -> PartnerResult {
-        if let Some(device) = self.device.as_mut().filter(|_| self.unflushed) {
-            self.unflushed = flow::types::flush(Some(device))?;
-        }
-        Ok(())
-    }
-
     fn sleep(&mut self) {
         let mut wake = Wake::default();
         self.poller.register(self.wake.as_fd(), true, false);
@@ -598,15 +538,7 @@ impl Loop {
             if let Some(forward) = &self.forward {
                 forward.register(device, &self.clients, &mut self.poller, &mut wake);
             }
-            self.clients.values().for_each(|client| client.register(true, &mut self.poller, &mut wake));
-            let is_full = self.clients.values().any(Client::is_held);
-            if let Some(back) = self.back.filter(|_| is_full || self.unflushed) {
-                let readiness = device.readiness(back, Direction::In);
-                wake.add(
-                    &mut self.poller,
-                    contract::Readiness { now: readiness.now && is_full, ..readiness },
-                );
-            }
+            self.inward.register(device, &self.clients, &mut self.poller, &mut wake);
         }
         let timeout = if wake.now { Some(Duration::ZERO) } else { wake.at.map(|at| at.since(now())) };
         // Polling fails only for lack of memory; pause and try again.
@@ -621,7 +553,7 @@ impl Loop {
     fn publish(&self) {
         let mut published = lock(&self.published);
         let stats = &mut published.stats;
-        stats.owner = self.owner;
+        stats.owner = self.inward.owner();
         stats.clients = self.clients.iter().map(|(number, client)| (*number, client.delivered)).collect();
         let forward = self.forward.as_ref();
         stats.messages = forward.map_or(0, |forward| forward.messages);
@@ -651,60 +583,4 @@ fn open(device: &mut dyn Partner, flows: &[FlowOffer]) -> PartnerResult<Keys> {
         *key = Some(device.open(&template, &Attributes::default())?);
     }
     Ok(keys)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_that_joins_a_reliable_flow_with_a_state_receives_the_state() {
-        let cases = [
-            (FlowClass::Reliable, Format::Serial, true),
-            (FlowClass::Reliable, Format::Bytes, false),
-            (FlowClass::State, Format::Serial, false),
-        ];
-        for (class, format, is_requested) in cases {
-            let flows = vec![FlowOffer { direction: FlowDirection::DeviceToApplication, format, class }];
-            let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
-            let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
-            let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
-            let (ours, _far) = Endpoint::pair(1).unwrap();
-            hub.handle(Command::Join(1, Box::new(ours)));
-            assert_eq!(hub.clients.get_mut(&1).unwrap().take_snapshot_request(), is_requested);
-        }
-    }
-
-    /// A camera that another program uses stays open, and every host learns why it sends nothing.
-    #[test]
-    fn every_host_learns_of_an_absence_also_one_that_joins_later() {
-        let flows = vec![FlowOffer {
-            direction: FlowDirection::DeviceToApplication,
-            format: Format::Video,
-            class: FlowClass::Timely,
-        }];
-        let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
-        let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
-        let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
-        let (mut behind, device) = Endpoint::pair(1).unwrap();
-        hub.device = Some(Box::new(device.open().unwrap()));
-        let join = |hub: &mut Loop, number| {
-            let (ours, far) = Endpoint::pair(1).unwrap();
-            hub.handle(Command::Join(number, Box::new(ours)));
-            far.open().unwrap()
-        };
-        let mut hosts = vec![join(&mut hub, 1)];
-        behind.report_absence(Some("in use"));
-        hub.report_presence();
-        hosts.push(join(&mut hub, 2));
-        for host in &mut hosts {
-            assert_eq!(host.presence(), Some(Presence::Absent("in use".into())));
-            assert_eq!(host.presence(), None, "once");
-        }
-        behind.report_absence(None);
-        hub.report_presence();
-        hosts.push(join(&mut hub, 3));
-        let told: Vec<_> = hosts.iter_mut().map(Endpoint::presence).collect();
-        assert_eq!(told, [Some(Presence::Present), Some(Presence::Present), None]);
-    }
 }

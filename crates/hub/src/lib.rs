@@ -14,6 +14,7 @@ pub mod client;
 pub mod endpoint;
 #[allow(clippy::module_inception)]
 pub mod hub;
+mod inward;
 pub mod joint;
 pub mod origin;
 pub mod outlet;

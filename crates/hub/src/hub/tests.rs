@@ -1,0 +1,143 @@
+use super::*;
+use crate::endpoint::Incoming;
+use contract::{Message, Pushed};
+
+#[test]
+fn a_host_that_joins_a_reliable_flow_with_a_state_receives_the_state() {
+    let cases = [
+        (FlowClass::Reliable, Format::Serial, true),
+        (FlowClass::Reliable, Format::Bytes, false),
+        (FlowClass::State, Format::Serial, false),
+    ];
+    for (class, format, is_requested) in cases {
+        let flows = vec![FlowOffer { direction: FlowDirection::DeviceToApplication, format, class }];
+        let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
+        let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
+        let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
+        let (ours, _far) = Endpoint::pair(1).unwrap();
+        hub.handle(Command::Join(1, Box::new(ours)));
+        assert_eq!(hub.clients.get_mut(&1).unwrap().take_snapshot_request(), is_requested);
+    }
+}
+
+/// A camera that another program uses stays open, and every host learns why it sends nothing.
+#[test]
+fn every_host_learns_of_an_absence_also_one_that_joins_later() {
+    let flows = vec![FlowOffer {
+        direction: FlowDirection::DeviceToApplication,
+        format: Format::Video,
+        class: FlowClass::Timely,
+    }];
+    let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
+    let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
+    let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
+    let (mut behind, device) = Endpoint::pair(1).unwrap();
+    hub.device = Some(Box::new(device.open().unwrap()));
+    let join = |hub: &mut Loop, number| {
+        let (ours, far) = Endpoint::pair(1).unwrap();
+        hub.handle(Command::Join(number, Box::new(ours)));
+        far.open().unwrap()
+    };
+    let mut hosts = vec![join(&mut hub, 1)];
+    behind.report_absence(Some("in use"));
+    hub.report_presence();
+    hosts.push(join(&mut hub, 2));
+    for host in &mut hosts {
+        assert_eq!(host.presence(), Some(Presence::Absent("in use".into())));
+        assert_eq!(host.presence(), None, "once");
+    }
+    behind.report_absence(None);
+    hub.report_presence();
+    hosts.push(join(&mut hub, 3));
+    let told: Vec<_> = hosts.iter_mut().map(Endpoint::presence).collect();
+    assert_eq!(told, [Some(Presence::Present), Some(Presence::Present), None]);
+}
+
+/// A hub of a device that takes messages of a reliable flow, one at a time, and the other end of that device.
+fn slow_device() -> (Loop, Endpoint) {
+    let flow = |direction| FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable };
+    let flows = vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)];
+    let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
+    let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
+    let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
+    let behind = plug(&mut hub);
+    (hub, behind)
+}
+
+fn plug(hub: &mut Loop) -> Endpoint {
+    let (behind, device) = Endpoint::pair(1).unwrap();
+    hub.handle(Command::Device(PartnerOrigin::Hub(device)));
+    behind
+}
+
+/// Joins a host that writes these messages.
+fn join(hub: &mut Loop, number: u16, messages: &[&'static str]) -> Endpoint {
+    let (ours, far) = Endpoint::pair(8).unwrap();
+    hub.handle(Command::Join(number, Box::new(ours)));
+    let mut host = far.open().unwrap();
+    let template =
+        FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::Reliable };
+    host.open(&template, &Attributes::default()).unwrap();
+    for text in messages {
+        let pushed = host.push(FlowKey::DEFAULT, Message::new(Time::ZERO, text.as_bytes()));
+        assert!(matches!(pushed, Ok(Pushed::Taken)));
+    }
+    host
+}
+
+/// Runs the hub until the device gets nothing more. Returns the messages of the device.
+fn received(hub: &mut Loop, behind: &mut Endpoint) -> Vec<String> {
+    let mut received = Vec::new();
+    loop {
+        hub.turn().unwrap();
+        match behind.receive() {
+            Incoming::Message(message) => {
+                received.push(String::from_utf8(message.body.into_bytes().to_vec()).unwrap());
+            }
+            Incoming::Neutral => {}
+            Incoming::Nothing | Incoming::End => return received,
+        }
+    }
+}
+
+#[test]
+fn messages_that_an_unplugged_device_has_not_taken_wait_for_it() {
+    let (mut hub, behind) = slow_device();
+    hub.handle(Command::SetOwner(Some(1)));
+    let before = join(&mut hub, 1, &["taken", "a", "b"]);
+    hub.turn().unwrap();
+    hub.lose_device(&PartnerError::Gone("unplugged".into()));
+    drop((behind, before));
+    let mut behind = plug(&mut hub);
+    let _after = join(&mut hub, 1, &["c"]);
+    assert_eq!(received(&mut hub, &mut behind), ["a", "b", "c"]);
+    assert!(hub.drops.counts.is_empty(), "{:?}", hub.drops.counts);
+}
+
+#[test]
+fn messages_of_an_owner_that_leaves_precede_those_of_the_next() {
+    let (mut hub, mut behind) = slow_device();
+    hub.handle(Command::SetOwner(Some(1)));
+    let first = join(&mut hub, 1, &["a", "b", "c"]);
+    let _second = join(&mut hub, 2, &[]);
+    hub.turn().unwrap();
+    drop(first);
+    hub.handle(Command::Leave(1));
+    hub.handle(Command::SetOwner(Some(2)));
+    let _second = join(&mut hub, 2, &["d"]);
+    assert_eq!(received(&mut hub, &mut behind), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn a_device_that_takes_nothing_loses_the_messages_of_a_former_owner_after_the_patience() {
+    let (mut hub, mut behind) = slow_device();
+    hub.options.patience = Duration::ZERO;
+    hub.handle(Command::SetOwner(Some(1)));
+    let _first = join(&mut hub, 1, &["a", "b", "c"]);
+    hub.turn().unwrap();
+    hub.handle(Command::Leave(1));
+    hub.handle(Command::SetOwner(Some(2)));
+    let _second = join(&mut hub, 2, &["d"]);
+    assert_eq!(received(&mut hub, &mut behind), ["a", "d"]);
+    assert_eq!(hub.drops.counts.get("host left"), Some(&2));
+}
