@@ -101,6 +101,10 @@ pub struct Shared {
     hub_plan: Option<HubPlan>,
     /// The device moves from its only user to a hub, because that host uses it again.
     is_moving: bool,
+    /// The session and the driver that have not released the moving device yet.
+    releasing: Option<(u64, u32)>,
+    /// A copy of the device of the only user, if it has to stay open when it moves to a hub.
+    kept: Option<Opened>,
     /// The first user, and its new origin, until its driver has that.
     moved: Option<(User, PartnerOrigin)>,
     /// The hub lasts as long as its users.
@@ -305,6 +309,7 @@ impl Shared {
                 None => {
                     let opened = self.opened.take().ok_or("the device is not open")?;
                     self.pipe = Pipe::of(&opened);
+                    self.keep(&opened);
                     opened
                 }
             },
@@ -347,8 +352,18 @@ impl Shared {
         class.map_or(FurtherUse::Refused, DeviceClass::further_use)
     }
 
+    /// Keeps a copy of a device that its only user gets, if it has to stay open when it moves to a hub.
+    fn keep(&mut self, origin: &PartnerOrigin) {
+        self.kept = match origin {
+            PartnerOrigin::Opened(opened) if self.further_use() == FurtherUse::KeptOpen => {
+                opened.try_clone().ok()
+            }
+            _ => None,
+        };
+    }
+
     /// Starts a hub for the only user and the next one. The user's driver releases the device when it has its new origin;
-    /// then the hub opens it.
+    /// then the hub gets it.
     fn move_to_hub(&mut self) -> Result<(), String> {
         let Some(first) = self.users.first().cloned() else { return Ok(()) };
         let plan = HubPlan::copy();
@@ -357,6 +372,7 @@ impl Shared {
         self.moved = Some((first.clone(), hub.join(first.client)?));
         (self.hub, self.hub_plan) = (Some(hub), Some(plan));
         (self.is_moving, self.is_hub_temporary) = (true, true);
+        self.releasing = Some((first.session, first.driver));
         (self.present, self.reopen_at) = (false, now());
         Ok(())
     }
@@ -366,12 +382,23 @@ impl Shared {
         self.moved.take()
     }
 
+    /// Handles the report that a driver has another origin. If the device moves to a hub, the driver has released it now.
+    pub fn handle_released(&mut self, session: u64, driver: u32) {
+        if self.releasing == Some((session, driver)) {
+            (self.releasing, self.reopen_at) = (None, now());
+        }
+    }
+
     /// Opens the device again if it is time for that. Returns it, and whether it was gone for its users.
     pub fn try_reopen(&mut self) -> Option<(PartnerOrigin, bool)> {
-        if self.present || now() < self.reopen_at {
+        // Two partners would share the messages of one device in any order.
+        if self.present || self.releasing.is_some() || now() < self.reopen_at {
             return None;
         }
-        let found = self.find(now());
+        let found = match self.kept.take() {
+            Some(kept) => Some(Ok(PartnerOrigin::Opened(Box::new(kept)))),
+            None => self.find(now()),
+        };
         self.reopen_at = now().after(if self.is_moving { MOVE_INTERVAL } else { REOPEN_INTERVAL });
         let opened = found?.ok()?;
         self.present = true;
@@ -390,7 +417,9 @@ impl Shared {
         }
         self.check_free(key)?;
         let opened = opened.try_clone().map_err(|error| error.to_string())?;
-        self.pipe = Pipe::of(&PartnerOrigin::Opened(Box::new(opened)));
+        let opened = PartnerOrigin::Opened(Box::new(opened));
+        self.pipe = Pipe::of(&opened);
+        self.keep(&opened);
         self.add_user((session, key), driver, 0);
         Ok(())
     }
@@ -422,6 +451,7 @@ impl Shared {
             return;
         };
         let user = self.users.remove(index);
+        self.handle_released(session, driver);
         self.pipe = self.pipe.take().and_then(|pipe| Some(Pipe { left: Some(left?), ..pipe }));
         if let Some(hub) = &self.hub {
             hub.leave(user.client);
@@ -432,6 +462,9 @@ impl Shared {
         }
         if self.users.is_empty() {
             self.hub = None;
+            if let Some(kept) = self.kept.take() {
+                registry::release(&kept);
+            }
             if std::mem::take(&mut self.is_hub_temporary) {
                 (self.hub_plan, self.moved) = (None, None);
             }
@@ -505,7 +538,7 @@ impl Shared {
 
     /// Marks the device as unavailable; the host searches for it from now on.
     pub fn mark_gone(&mut self) {
-        self.is_moving = false;
+        (self.is_moving, self.releasing, self.kept) = (false, None, None);
         self.pipe = None;
         self.opened = None;
         self.hang_up = HangUp::Unwatched;
@@ -525,8 +558,10 @@ impl Shared {
                 self.users.iter().filter_map(again).collect()
             }
             (None, Some(user)) => {
+                let user = user.clone();
                 self.pipe = Pipe::of(&opened);
-                vec![(user.clone(), opened)]
+                self.keep(&opened);
+                vec![(user, opened)]
             }
             (None, None) => {
                 self.opened = Some(opened);
@@ -742,6 +777,8 @@ fn shared(
         reopen_at,
         search: Search::default(),
         is_moving: false,
+        releasing: None,
+        kept: None,
         moved: None,
         is_hub_temporary: false,
     }

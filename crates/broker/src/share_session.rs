@@ -509,6 +509,9 @@ impl Session {
             Notice::PartnerReturned if device.as_ref().is_some_and(|device| device.present) => {
                 self.common.link.send(&Control::Presence { driver, present: true, reason: String::new() })?;
             }
+            Notice::PartnerReturned => {
+                device.into_iter().for_each(|device| device.handle_released(self.id, driver));
+            }
             Notice::LinkFailed(reason) => {
                 emit(Event::Warning {
                     problem: format!(

@@ -186,6 +186,8 @@ pub enum FurtherUse {
     Refused,
     /// Allowed: the device is closed, and opened again for all uses.
     Reopened,
+    /// Allowed: the device stays open, because its last close has an effect (the lines of a serial port fall).
+    KeptOpen,
 }
 
 /// A class of devices: one row in the table of the `devices` crate.

@@ -15,13 +15,14 @@ use crate::inward::{Inward, PathEnd};
 use crate::origin::{PartnerOrigin, make_partner};
 use buffers::Ring;
 use contract::{
-    Attributes, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Format, Half,
+    Attributes, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, FlowTemplate, Format, Half, Opened,
     OptionKind, OptionSpec, Partner, PartnerError, PartnerResult, Presence, Site, Time, local,
 };
 use flow::chain_runner::make_link;
 use flow::types::{Wake, forget};
 use modules::check_options;
 use modules::now;
+use modules::registry;
 use pipeline::DropCounts;
 use pipeline::PairUse;
 use serde::de::Error as _;
@@ -344,6 +345,8 @@ fn run(built: Result<Loop, String>, sender: &SyncSender<Result<(), String>>) {
 
 struct Loop {
     device: Option<Box<dyn Partner>>,
+    /// A copy of the device's descriptors, to remove its leftovers ([`registry::release`]).
+    opened: Option<Box<Opened>>,
     /// The reason why the device is absent, while its partner waits for it.
     absence: Option<String>,
     flows: Vec<FlowOffer>,
@@ -372,6 +375,7 @@ impl Loop {
         (commands, wake, published): (Ring<Command>, Event, Arc<Mutex<Published>>),
         poller: Poller,
     ) -> Result<Loop, String> {
+        let opened = origin.as_ref().and_then(copy_of);
         let mut device = origin.map(make_partner).transpose().map_err(|error| error.to_string())?;
         let keys = match device.as_mut() {
             Some(device) => open(device.as_mut(), &flows).map_err(|error| error.to_string())?,
@@ -395,6 +399,7 @@ impl Loop {
         };
         Ok(Loop {
             device,
+            opened,
             absence: None,
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
             has_state: offer.is_some_and(|offer| offer.format.has_state()),
@@ -447,8 +452,16 @@ impl Loop {
     }
 
     fn stop(&mut self) {
-        if let Some(device) = self.device.as_mut() {
-            self.inward.stop(device, now());
+        if let Some(mut device) = self.device.take() {
+            self.inward.stop(&mut device, now());
+        }
+        self.release();
+    }
+
+    /// Removes the leftovers of the device, after its partner is dropped.
+    fn release(&mut self) {
+        if let Some(opened) = self.opened.take() {
+            registry::release(&opened);
         }
     }
 
@@ -483,6 +496,7 @@ impl Loop {
     }
 
     fn reopen_device(&mut self, origin: PartnerOrigin) {
+        self.opened = copy_of(&origin);
         let opened =
             make_partner(origin).and_then(|mut device| Ok((open(device.as_mut(), &self.flows)?, device)));
         match opened {
@@ -502,6 +516,7 @@ impl Loop {
         if let Some(device) = self.device.take() {
             forget(&mut self.poller, device.as_ref());
         }
+        self.release();
         self.inward.handle_device_lost(self.options.queue, &mut self.drops);
         self.absence = None;
         self.clients.values_mut().for_each(|client| client.fail(error));
@@ -563,6 +578,13 @@ impl Loop {
             counts.counts.iter().for_each(|(reason, count)| drops.add(reason, *count));
         }
         stats.drops = drops.counts;
+    }
+}
+
+fn copy_of(origin: &PartnerOrigin) -> Option<Box<Opened>> {
+    match origin {
+        PartnerOrigin::Opened(opened) => opened.try_clone().ok().map(Box::new),
+        PartnerOrigin::Hub(_) | PartnerOrigin::Ready(_) => None,
     }
 }
 

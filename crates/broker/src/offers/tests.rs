@@ -1,9 +1,24 @@
 use super::*;
-use contract::{FlowClass, Format};
+use contract::{Attributes, Direction, FlowClass, FlowKey, FlowTemplate, Format, Partner, Pull, Pulled};
+use flow::types::Wake;
 use hub::HubPolicy;
+use hub::make_partner;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 const FIRST: Option<PeerKey> = Some(PeerKey([1; 32]));
 const OTHER: Option<PeerKey> = Some(PeerKey([2; 32]));
+
+fn share(device: DeviceChoice) -> ShareDevice {
+    ShareDevice {
+        device,
+        name: None,
+        pipelines: Pipelines::default(),
+        hub: HubPolicy::default(),
+        allow: Vec::new(),
+        transport: None,
+    }
+}
 
 /// A device with these users, each with the number of its session.
 fn device(users: &[(u64, Option<PeerKey>)]) -> Shared {
@@ -16,14 +31,7 @@ fn device(users: &[(u64, Option<PeerKey>)]) -> Shared {
         properties: Vec::new(),
     };
     let make: Arc<MakePartner> = Arc::new(|| unreachable!("no test opens it"));
-    let share = ShareDevice {
-        device: DeviceChoice::Own(description.clone(), make.clone()),
-        name: None,
-        pipelines: Pipelines::default(),
-        hub: HubPolicy::default(),
-        allow: Vec::new(),
-        transport: None,
-    };
+    let share = share(DeviceChoice::Own(description.clone(), make.clone()));
     let open = OpenDevice { source: Source::Own(make), description, opened: None };
     let mut device = shared(&share, "device".into(), open, (Pipelines::default(), Some(HubPlan::copy())));
     for (client, (session, key)) in (0..).zip(users) {
@@ -101,4 +109,58 @@ fn a_device_is_named_after_its_path_or_kind() {
     ] {
         assert_eq!(default_name(spec), name, "{spec}");
     }
+}
+
+/// Waits for a message with this text from the hub.
+fn wait_for(host: &mut dyn Partner, text: &[u8]) {
+    let mut poller = Poller::new().unwrap();
+    loop {
+        match host.pull(FlowKey::DEFAULT, Pull::Yours).unwrap() {
+            Pulled::Message(_, message) => {
+                let body = message.body.into_bytes();
+                if body.windows(text.len()).any(|part| part == text) {
+                    return;
+                }
+            }
+            _ => {
+                let mut wake = Wake::default();
+                wake.add(&mut poller, host.readiness(FlowKey::DEFAULT, Direction::Out));
+                let timeout = if wake.now { Duration::ZERO } else { Duration::from_secs(60) };
+                assert!(poller.wait(Some(timeout)).unwrap() || wake.now, "nothing came");
+            }
+        }
+    }
+}
+
+/// The last close of a port would reset the board behind it, and discard received bytes.
+#[test]
+fn a_serial_port_stays_open_when_its_host_uses_it_again() {
+    let board = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&board).unwrap();
+    unlockpt(&board).unwrap();
+    let port = ptsname(&board, Vec::new()).unwrap().into_string().unwrap();
+    let share = share(DeviceChoice::Spec(format!("serial:{port}")));
+    let mut offers = Offers::new();
+    add_offer(&mut offers, 1, &share, OpenDevice::open(&share).unwrap()).unwrap();
+    let port = offers.get_mut(&1).unwrap();
+    let (alone, _) = port.begin_use((1, FIRST), 0, &mut []).unwrap();
+    assert_eq!(port.check_free(FIRST), Ok(()));
+    let (second, _) = port.begin_use((2, FIRST), 0, &mut []).unwrap();
+    let (moved, first) = port.take_moved().unwrap();
+    assert!(port.try_reopen().is_none(), "its first user has it still");
+    drop(alone);
+    let mut closed = [PollFd::new(&board, PollFlags::empty())];
+    poll(&mut closed, Some(&rustix::time::Timespec::default())).unwrap();
+    assert!(!closed[0].revents().contains(PollFlags::HUP), "the port was closed");
+    port.handle_released(moved.session, moved.driver);
+    let (opened, was_gone) = port.try_reopen().unwrap();
+    assert!(port.take_back(opened, was_gone).is_empty());
+    let mut hosts = [first, second].map(|origin| make_partner(origin).unwrap());
+    let template =
+        FlowTemplate { direction: Direction::Out, format: Format::Serial, class: FlowClass::Reliable };
+    for host in &mut hosts {
+        host.open(&template, &Attributes::default()).unwrap();
+    }
+    rustix::io::write(&board, b"hello").unwrap();
+    hosts.iter_mut().for_each(|host| wait_for(host.as_mut(), b"hello"));
 }

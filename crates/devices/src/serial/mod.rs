@@ -195,7 +195,7 @@ impl DeviceClass for Serial {
     }
 
     fn further_use(&self) -> FurtherUse {
-        FurtherUse::Reopened
+        FurtherUse::KeptOpen
     }
 
     fn list(&self) -> Vec<Listing> {
