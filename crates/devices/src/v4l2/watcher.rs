@@ -4,7 +4,8 @@
 //!
 //! - `inotify(7)` reports when the node is opened or closed. It may merge several events, so they cannot be counted.
 //! - The module's reference count is the number of open descriptors of all its nodes.
-//! - `/proc` shows the nodes that a process has open, for processes that this user may inspect.
+//! - `/proc` shows the nodes that a process has open, for processes that this user may inspect. A worker has the open node of its
+//!   broker, which is one reference for both.
 //!
 //! Open descriptors that cannot be assigned to a process may belong to a reader of this node. In case of doubt the
 //! camera is on.
@@ -28,7 +29,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -225,11 +226,11 @@ impl Watcher {
         }
     }
 
-    /// Returns the number of other processes that visibly have the node open, and of open siblings of the node.
+    /// Returns the number of other processes that visibly have the node open, and the number of references to its siblings that
+    /// `/proc` shows. Too low a number of references leaves the camera on, too high a number switches it off.
     fn visible_users(&self) -> (u64, u64) {
-        let (mut here, mut elsewhere) = (0, 0);
-        let own = self.own.map(|number| number.to_string());
-        for process in names(self.processes.as_fd()).into_iter().filter(|name| name.parse::<u32>().is_ok()) {
+        let mut users = BTreeMap::new();
+        for process in names(self.processes.as_fd()).iter().filter_map(|name| name.parse::<u32>().ok()) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             // Fails for another user's process and for one that has exited.
             let Ok(open) = openat(&self.processes, format!("{process}/fd"), flags, Mode::empty()) else {
@@ -241,10 +242,32 @@ impl Watcher {
                 .filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice)
                 .map(|stat| stat.st_rdev)
                 .collect();
-            here += u64::from(!own.contains(&process) && devices.contains(&self.device));
-            elsewhere += devices.into_iter().filter(|device| self.is_sibling(*device)).count() as u64;
+            if !devices.is_empty() {
+                users.insert(process, devices);
+            }
         }
-        (here, elsewhere)
+        let here = users
+            .iter()
+            .filter(|(process, devices)| !self.own.contains(process) && devices.contains(&self.device))
+            .count();
+        let elsewhere = users.iter().flat_map(|(process, devices)| {
+            // A process may have got an open device from its parent.
+            let parent = self.parent(*process).and_then(|parent| users.get(&parent));
+            let is_counted = move |device: &u64| parent.is_some_and(|devices| devices.contains(device));
+            devices.iter().filter(move |device| self.is_sibling(**device) && !is_counted(device))
+        });
+        (here as u64, elsewhere.count() as u64)
+    }
+
+    /// Returns the parent of a process (`proc_pid_stat(5)`).
+    fn parent(&self, process: u32) -> Option<u32> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let stat = openat(&self.processes, format!("{process}/stat"), flags, Mode::empty()).ok()?;
+        let mut text = [0; 256];
+        let length = rustix::io::pread(&stat, &mut text, 0).ok()?;
+        // The number, the name in parentheses, the state, the parent. A name may have spaces and parentheses itself.
+        let behind_name = text[..length].rsplit(|byte| *byte == b')').next()?;
+        str::from_utf8(behind_name).ok()?.split_whitespace().nth(1)?.parse().ok()
     }
 
     /// Returns whether a device is a sibling of the node: another video device without hardware.
@@ -324,6 +347,11 @@ mod tests {
             symlink(device, format!("{directory}/{}", fs::read_dir(&directory).unwrap().count())).unwrap();
         }
 
+        fn set_parent(&self, process: u32, parent: u32) {
+            let stat = self.scratch.path(&format!("processes/{process}/stat"));
+            fs::write(stat, format!("{process} (out) board) S {parent} 1 1 0 -1 4194304")).unwrap();
+        }
+
         fn watcher(&self) -> Watcher {
             let (processes, devices) = (self.scratch.path("processes"), self.scratch.path("devices"));
             let node = File::open("/dev/null").unwrap();
@@ -355,6 +383,24 @@ mod tests {
         for (text, wanted) in [("2\n", true), ("1\n", false), ("no number", true)] {
             assert_eq!(Rig::new(text).watcher().update(Time(1)).is_wanted, wanted, "{text}");
         }
+    }
+
+    /// A worker has the open nodes of its broker, one reference for both of them.
+    #[test]
+    fn a_worker_of_a_sibling_node_is_not_counted_twice() {
+        let rig = Rig::new("3\n");
+        let broker = std::process::id();
+        rig.open(broker, "/dev/null");
+        rig.open(broker, "/dev/zero");
+        rig.open(7, "/dev/zero");
+        rig.set_parent(7, broker);
+        assert_eq!(rig.watcher().count_readers(), 1, "a process whose files are not visible");
+        rig.open(8, "/dev/zero");
+        rig.set_parent(8, 1);
+        assert_eq!(rig.watcher().count_readers(), 0, "the sibling has a reader");
+        rig.open(9, "/dev/null");
+        rig.set_parent(9, broker);
+        assert_eq!(rig.watcher().count_readers(), 1, "a program that the broker's process has started");
     }
 
     #[test]
