@@ -48,8 +48,16 @@ impl Server {
     /// Makes a device: a sink, or a source whose sound a program plays into it. Returns the number of its module.
     #[track_caller]
     fn load(&self, class: &str, name: &str) -> String {
+        self.load_as(class, name, name)
+    }
+
+    /// Makes a device with a description.
+    #[track_caller]
+    fn load_as(&self, class: &str, name: &str, description: &str) -> String {
         let (class, name) = (format!("media.class={class}"), format!("sink_name={name}"));
-        self.output("pactl", &["load-module", "module-null-sink", &class, &name, "channel_map=stereo"])
+        let described = format!("sink_properties=node.description={description}");
+        let stereo = "channel_map=stereo";
+        self.output("pactl", &["load-module", "module-null-sink", &class, &name, &described, stereo])
     }
 
     /// Waits until PulseAudio's list of `sources` or `sinks` has a name.
@@ -368,6 +376,29 @@ fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
     attach.wait("device-back");
     let _player = here.play("headset", "input");
     recording.wait_for_sound();
+    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
+}
+
+/// The microphone and the speaker of a headset have one description. It takes another profile for a call, and returns to the first.
+#[test]
+fn a_speaker_that_returns_is_not_replaced_by_its_microphone() {
+    let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
+    let speaker = here.load_as("Audio/Sink", "output", "Headset");
+    here.wait_for("sinks", "output");
+    let (mut share, address) = here.share("audio:Headset", &UNCHANGED);
+    let mut attach = there.attach(&address);
+    there.wait_for("sinks", "Remote");
+    let _player = there.play("Remote", "playback");
+    here.record("output.monitor").wait_for_sound();
+
+    here.load_as("Audio/Source/Virtual", "input", "Headset");
+    here.wait_for("sources", "input");
+    here.output("pactl", &["unload-module", &speaker]);
+    share.wait("device-gone");
+    attach.wait("device-gone");
+    here.load_as("Audio/Sink", "output", "Headset");
+    attach.wait("device-back");
+    here.record("output.monitor").wait_for_sound();
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 

@@ -102,10 +102,13 @@ impl Nodes {
         }
     }
 
-    fn find(&self, name: &str) -> Option<(u32, &Node)> {
-        let by_name = self.nodes.iter().find(|(_, node)| node.name == name);
-        by_name
-            .or_else(|| self.nodes.iter().find(|(_, node)| node.is_named(name)))
+    /// Returns the node with this name, else the one with this description. The source and the sink of a headset may have one
+    /// description: without a kind, the sink comes first.
+    fn find(&self, name: &str, kind: Option<NodeKind>) -> Option<(u32, &Node)> {
+        let is_kind = |node: &Node| kind.is_none_or(|kind| node.kind == kind);
+        let nodes = self.nodes.iter().filter(|(_, node)| node.is_named(name) && is_kind(node));
+        nodes
+            .min_by_key(|(_, node)| (node.name != name, node.kind == NodeKind::Source))
             .map(|(id, node)| (*id, node))
     }
 }
@@ -128,8 +131,9 @@ fn failed(operation: &str) -> impl Fn(pw::Error) -> DeviceError + '_ {
 /// Runs the streams of a plan until the worker's end is gone.
 pub(super) fn run(plan: &Plan, end: &ThreadEnd, started: &mut Started) {
     pw::init();
+    let mut plan = plan.clone();
     loop {
-        match session(plan, end, started) {
+        match session(&mut plan, end, started) {
             Ok(()) => return,
             Err(error) if started.is_pending() => return started.report(Err(error)),
             Err(_) if plan.role == Role::Device => end.set_absent(true),
@@ -148,8 +152,8 @@ fn context(main: &pw::main_loop::MainLoopRc) -> Result<pw::context::ContextRc, p
     pw::context::ContextRc::new(main, Some(real_time)).or_else(|_| pw::context::ContextRc::new(main, None))
 }
 
-/// One connection with the server.
-fn session(plan: &Plan, end: &ThreadEnd, started: &mut Started) -> Result<(), DeviceError> {
+/// One connection with the server. The plan of a named device gets the directions of the node that was found.
+fn session(plan: &mut Plan, end: &ThreadEnd, started: &mut Started) -> Result<(), DeviceError> {
     let main = pw::main_loop::MainLoopRc::new(None).map_err(failed("starting the loop of"))?;
     let context = context(&main).map_err(failed("preparing"))?;
     let client = properties! { *pw::keys::APP_NAME => APPLICATION };
@@ -211,6 +215,7 @@ fn session(plan: &Plan, end: &ThreadEnd, started: &mut Started) -> Result<(), De
     }
     let mut session = state.borrow_mut();
     session.streams.clear();
+    *plan = session.plan.clone();
     match session.outcome.take() {
         Some(End::Released) => Ok(()),
         Some(End::Failed(error)) => Err(error),
@@ -320,15 +325,13 @@ impl Session {
         else {
             return;
         };
-        let Some((id, node)) = self.nodes.find(name) else { return };
-        let (kind, target) = (node.kind, node.name.clone());
-        // A device that returns has the direction that it had.
-        let is_other = |had: Option<bool>, has: bool| had.is_some_and(|had| had != has);
-        if is_other(self.plan.to_application, kind == NodeKind::Source) {
-            return;
-        }
+        let kind = self.plan.to_application.map(|has| if has { NodeKind::Source } else { NodeKind::Sink });
+        let Some((id, node)) = self.nodes.find(name, kind) else { return };
+        let (is_source, target) = (node.kind == NodeKind::Source, node.name.clone());
         self.device = Some(id);
-        match self.make_streams(kind == NodeKind::Source, kind == NodeKind::Sink, Some(&target)) {
+        // A device that returns has the direction that it had.
+        (self.plan.to_application, self.plan.to_device) = (Some(is_source), Some(!is_source));
+        match self.make_streams(is_source, !is_source, Some(&target)) {
             Ok(()) => self.end.set_absent(false),
             Err(error) => self.fail(error),
         }
@@ -571,6 +574,23 @@ pub(super) fn list() -> Vec<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A headset with Bluetooth has a source only while it has the profile for calls.
+    #[test]
+    fn a_device_that_returns_has_the_kind_that_it_had() {
+        let node =
+            |kind, name: &str| Node { kind, name: name.into(), description: "Headset".into(), client: None };
+        let (source, sink) = (NodeKind::Source, NodeKind::Sink);
+        let mut nodes = Nodes::default();
+        nodes.nodes.extend([(7, node(source, "input")), (9, node(sink, "output"))]);
+        let found = |nodes: &Nodes, name: &str, kind| nodes.find(name, kind).map(|(id, _)| id);
+        assert_eq!(found(&nodes, "Headset", Some(sink)), Some(9));
+        assert_eq!(found(&nodes, "Headset", Some(source)), Some(7));
+        assert_eq!(found(&nodes, "Headset", None), Some(9), "the description of both is the speaker's");
+        assert_eq!(found(&nodes, "input", None), Some(7));
+        nodes.nodes.remove(&9);
+        assert_eq!(found(&nodes, "Headset", Some(sink)), None);
+    }
 
     #[test]
     fn the_delay_of_a_device_is_the_age_of_its_frames() {
