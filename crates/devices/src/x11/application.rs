@@ -42,7 +42,6 @@ pub(super) struct WindowPartner {
     keys: BTreeMap<u8, u32>,
     pointer: (u32, u32),
     buttons: u16,
-    size: Option<(u32, u32)>,
     events: VecDeque<Event>,
     /// Input that waits for the new layout, while a layout query is pending.
     deferred: VecDeque<[u8; PACKET_BYTES]>,
@@ -84,7 +83,6 @@ impl WindowPartner {
             keys: BTreeMap::new(),
             pointer: (0, 0),
             buttons: 0,
-            size: None,
             events: VecDeque::new(),
             deferred: VecDeque::new(),
             is_closed: false,
@@ -108,7 +106,7 @@ impl WindowPartner {
             }
             if let Some(exchange) = &mut self.exchange {
                 let (is_processed, text) = exchange.handle(&mut self.client, &packet)?;
-                self.emit_text(text);
+                text.into_iter().for_each(|text| self.emit_latest(text));
                 if is_processed {
                     continue;
                 }
@@ -124,8 +122,14 @@ impl WindowPartner {
                 self.handle_event(&event)?;
             }
         }
+        let now = Time(boot_ns());
+        if self.is_out_open
+            && let Some((width, height)) = self.window.size.take_due(now)
+        {
+            self.emit_latest(Event::Size { width, height });
+        }
         if let Some(exchange) = self.exchange.as_mut().filter(|_| self.is_out_open) {
-            let fetch = exchange.advance(&mut self.client, Time(boot_ns()));
+            let fetch = exchange.advance(&mut self.client, now);
             fetch.into_iter().for_each(|fetch| self.emit(fetch));
         }
         self.client.flush()
@@ -164,10 +168,7 @@ impl WindowPartner {
                 let size =
                     (u32::from(event.width).clamp(1, SIDE_MAX), u32::from(event.height).clamp(1, SIDE_MAX));
                 if event.window == self.window.number {
-                    self.window.handle_size(&mut self.client, size);
-                    if self.size.replace(size) != Some(size) {
-                        self.emit(Event::Size { width: size.0, height: size.1 });
-                    }
+                    self.window.handle_size(&mut self.client, size, Time(boot_ns()));
                 }
             }
             _ => {}
@@ -202,11 +203,11 @@ impl WindowPartner {
         Event::Pointer { x, y, buttons }
     }
 
-    /// Emits a text. It replaces an older text that waits.
-    fn emit_text(&mut self, text: Option<Event>) {
-        let Some(text) = text else { return };
-        self.events.retain(|event| !matches!(event, Event::Text(_)));
-        self.emit(text);
+    /// Emits an event. It replaces older ones of its kind that wait.
+    fn emit_latest(&mut self, event: Event) {
+        let kind = std::mem::discriminant(&event);
+        self.events.retain(|waiting| std::mem::discriminant(waiting) != kind);
+        self.emit(event);
     }
 
     fn emit(&mut self, event: Event) {
@@ -234,7 +235,7 @@ impl WindowPartner {
         self.events.extend(held.into_iter().map(|keysym| Event::Key { keysym, pressed: true }));
         self.events.push_back(self.pointer_event());
         self.events.extend(needs_refresh.then_some(Event::Refresh));
-        self.events.extend(self.size.map(|(width, height)| Event::Size { width, height }));
+        self.events.extend(self.window.size.requested().map(|(width, height)| Event::Size { width, height }));
         self.events.extend(self.exchange.iter().flat_map(Exchange::state));
     }
 
@@ -339,10 +340,12 @@ impl Endpoint for WindowPartner {
             Direction::In => !self.window.is_busy() && !self.client.is_full(),
             Direction::Out => !self.events.is_empty() || self.is_closed,
         };
-        Readiness {
+        let readiness = Readiness {
             now: has_one,
             descriptors: [reads, writes],
             at: self.exchange.as_ref().and_then(Exchange::due),
-        }
+        };
+        // Only a pull requests a size.
+        readiness.or_at(self.window.size.due().filter(|_| direction == Direction::Out && self.is_out_open))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Both partners are X11 clients without Xlib. `client` sends requests and receives packets; `display` prepares
 //! extensions and shared memory. `device` combines `capture` (pictures) and the keyboard of `crate::keys` (input); `application` combines
-//! `window` (pictures) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
+//! `window` (pictures, `sizes`) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
 
 mod application;
 mod bindings;
@@ -26,6 +26,7 @@ mod placement;
 mod pointer;
 mod scaler;
 mod selection;
+mod sizes;
 mod slots;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -10,8 +10,9 @@ use super::image::put_image;
 use super::placement::Placement;
 use super::pointer::Pointer;
 use super::scaler::Scaler;
+use super::sizes::WindowSize;
 use crate::bgrx::{PIXEL_BYTES, Update};
-use contract::{Body, Bytes};
+use contract::{Body, Bytes, Time};
 use std::borrow::Cow;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,6 +45,7 @@ pub(super) struct Window {
     pixmap: xproto::Pixmap,
     /// The place of the picture; `None` before the first one.
     placement: Option<Placement>,
+    pub(super) size: WindowSize,
     /// `None` if the server cannot scale: a smaller window then shows a part of the picture.
     scaler: Option<Scaler>,
     pointer: Option<Pointer>,
@@ -102,6 +104,7 @@ impl Window {
             gc,
             pixmap,
             placement: None,
+            size: WindowSize::default(),
             scaler,
             pointer,
             shape: None,
@@ -154,21 +157,37 @@ impl Window {
         self.placement.map(|placement| placement.picture)
     }
 
+    /// Returns the size of the window that shows a picture as it is, or as large as the screen.
+    fn natural(&self, picture: (u32, u32)) -> (u32, u32) {
+        let screen = (self.screen.width_in_pixels.into(), self.screen.height_in_pixels.into());
+        self.placed(picture, screen).size()
+    }
+
+    fn configure(&self, client: &mut Client, (width, height): (u32, u32)) {
+        let value_list = Cow::Owned(ConfigureWindowAux::new().width(width).height(height));
+        client.send(ConfigureWindowRequest { window: self.number, value_list }.serialize());
+    }
+
+    fn clear(&self, client: &mut Client) {
+        let (window, x, y, width, height) = (self.number, 0, 0, 0, 0);
+        client.send(ClearAreaRequest { exposures: false, window, x, y, width, height }.serialize());
+    }
+
     /// Makes the window, the pixmap and the shared memory fit the size of a picture.
     fn fit(&mut self, client: &mut Client, size: (u32, u32)) -> io::Result<()> {
         self.set_stale(client, false);
         if self.picture() == Some(size) {
             return Ok(());
         }
-        let screen = (self.screen.width_in_pixels.into(), self.screen.height_in_pixels.into());
-        let window = self.placed(size, screen).size();
-        match self.placement {
-            None => self.create(client, window.0 as u16, window.1 as u16),
-            Some(_) => {
-                client.send(FreePixmapRequest { pixmap: self.pixmap }.serialize());
-                let sides = ConfigureWindowAux::new().width(window.0).height(window.1);
-                let configure = ConfigureWindowRequest { window: self.number, value_list: Cow::Owned(sides) };
-                client.send(configure.serialize());
+        let given = self.size.fit(self.natural(size));
+        let window = self.size.expected();
+        if self.placement.is_none() {
+            self.create(client, window.0 as u16, window.1 as u16);
+        } else {
+            client.send(FreePixmapRequest { pixmap: self.pixmap }.serialize());
+            match given {
+                Some(window) => self.configure(client, window),
+                None => self.clear(client),
             }
         }
         let (depth, pid, drawable) = (self.screen.root_depth, self.pixmap, self.number);
@@ -211,12 +230,15 @@ impl Window {
     }
 
     /// The window has this size now.
-    pub(super) fn handle_size(&mut self, client: &mut Client, size: (u32, u32)) {
+    pub(super) fn handle_size(&mut self, client: &mut Client, size: (u32, u32), now: Time) {
+        self.size.handle_report(size, now);
         let Some(picture) = self.picture() else { return };
+        if let Some(given) = self.size.fit(self.natural(picture)) {
+            self.configure(client, given);
+        }
         if self.place(client, picture, size) {
             // Parts that were drawn since the change are at the former place.
-            let (window, x, y, width, height) = (self.number, 0, 0, 0, 0);
-            client.send(ClearAreaRequest { exposures: false, window, x, y, width, height }.serialize());
+            self.clear(client);
             self.draw(client, &Rectangle { x: 0, y: 0, width: size.0, height: size.1 });
         }
     }

@@ -1,10 +1,14 @@
 //! Tests of a window with another size than its picture, with a real server (Xvfb).
 
-use super::tests::{Device, Painter, Server, Viewer, colours, noise, picture};
+use super::display::wait_reply;
+use super::tests::{Device, Painter, Server, Viewer, WATCHDOG, colours, noise, picture};
 use std::borrow::Cow;
+use std::time::Instant;
 use wire::formats::video::{Geometry, Header, Kind, PixelFormat, Rectangle, emit_rectangles};
 use wire::formats::viewer::Event;
-use x11rb_protocol::protocol::xproto::{ConfigureWindowAux, ConfigureWindowRequest};
+use x11rb_protocol::protocol::xproto::{
+    ConfigureWindowAux, ConfigureWindowRequest, GetGeometryReply, GetGeometryRequest,
+};
 
 fn rectangle(x: u32, y: u32, width: u32, height: u32) -> Rectangle {
     Rectangle { x, y, width, height }
@@ -26,13 +30,27 @@ fn until_gray(glass: &mut Device, place: Rectangle, gray: u8) {
     glass.until("the brightness", |screen| screen.at(place) == expected);
 }
 
-/// Changes the size of the window, and waits until the viewer knows it.
-fn resize(painter: &mut Painter, viewer: &mut Viewer, (width, height): (u32, u32)) {
+/// Changes the size of the window, as its user does.
+fn drag(painter: &mut Painter, (width, height): (u32, u32)) {
     let value_list = Cow::Owned(ConfigureWindowAux::new().width(width).height(height));
     let window = painter.only_window();
     let request = painter.client.send(ConfigureWindowRequest { window, value_list }.serialize());
     painter.done(request);
+}
+
+/// Changes the size of the window, and waits until the viewer requests it.
+fn resize(painter: &mut Painter, viewer: &mut Viewer, (width, height): (u32, u32)) {
+    drag(painter, (width, height));
     viewer.until(&Event::Size { width, height });
+}
+
+/// Returns the size of the window.
+fn size(painter: &mut Painter) -> (u16, u16) {
+    let drawable = painter.only_window();
+    let request = painter.client.query(GetGeometryRequest { drawable }.serialize());
+    let geometry: GetGeometryReply =
+        wait_reply(&mut painter.client, request, Instant::now() + WATCHDOG).unwrap();
+    (geometry.width, geometry.height)
 }
 
 /// Moves the pointer on the glass, and expects its position in the picture.
@@ -75,6 +93,39 @@ fn a_smaller_window_shows_the_whole_picture_and_points_at_its_pixels() {
     until_gray(&mut glass, rectangle(50, 200, 200, 150), 110);
     until_gray(&mut glass, rectangle(0, 0, 500, 50), 0);
     point(&mut glass, &mut viewer, (50 + 123, 50 + 45), (123, 45));
+}
+
+/// The screen has answered each step of a drag before it got the next one.
+#[test]
+fn the_sizes_of_window_and_screen_do_not_circulate() {
+    let Some(server) = Server::start("640x480x24") else { return };
+    let (mut painter, mut glass) = (server.painter(), server.device(",rate=0,delay=0ms,clipboard=no"));
+    let mut viewer = server.window_with(",clipboard=no");
+    let show = |viewer: &mut Viewer, (width, height), grays: [u8; 4]| {
+        let geometry = Geometry::new(PixelFormat::Gray8, width, height).unwrap();
+        viewer.show(quarters(geometry, grays)).unwrap();
+    };
+    show(&mut viewer, (400, 300), [10; 4]);
+    until_gray(&mut glass, rectangle(0, 0, 400, 300), 10);
+    drag(&mut painter, (420, 300));
+    drag(&mut painter, (440, 300));
+    let next_size = |viewer: &mut Viewer| loop {
+        if let Some(Event::Size { width, height }) = viewer.event() {
+            break (width, height);
+        }
+    };
+    assert_eq!(next_size(&mut viewer), (440, 300), "not each step");
+    show(&mut viewer, (420, 300), [20, 20, 30, 30]);
+    until_gray(&mut glass, rectangle(10, 0, 420, 150), 20);
+    assert_eq!(size(&mut painter), (440, 300), "the window is its user's");
+    show(&mut viewer, (440, 300), [40, 50, 60, 70]);
+    until_gray(&mut glass, rectangle(220, 150, 220, 150), 70);
+    // The screen changes by itself: the window follows, and requests nothing.
+    show(&mut viewer, (300, 200), [80, 90, 100, 110]);
+    until_gray(&mut glass, rectangle(150, 100, 150, 100), 110);
+    assert_eq!(size(&mut painter), (300, 200));
+    drag(&mut painter, (350, 250));
+    assert_eq!(next_size(&mut viewer), (350, 250));
 }
 
 #[test]
