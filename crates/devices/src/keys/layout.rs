@@ -18,7 +18,7 @@ pub(crate) const LOCK_BIT: u16 = 1 << 1;
 pub(crate) struct Layout {
     first: u8,
     /// Keysyms in a row. Columns 0 and 1 are the first group without and with Shift, 2 and 3 the second group, 4 and 5
-    /// the third level of the first group.
+    /// the third level of the first group, 6 and 7 that of the second one.
     columns: usize,
     keysyms: Vec<u32>,
     /// The modifier bits that select the third level.
@@ -91,20 +91,10 @@ impl Layout {
         KEYPAD.contains(&self.keysym_at(key, 0, 1)) && !self.ignores_shift(key, 0)
     }
 
-    /// Returns the keysym of a key that is pressed while the modifiers in `state` are down.
+    /// Returns the keysym of a key that is pressed while the modifiers in `state` are down, at a keyboard with one group.
     pub(crate) fn keysym(&self, key: u8, state: u16) -> u32 {
-        // Bits 13 and 14 of the state are the keyboard group (XKB protocol).
-        let group = usize::from(state >> 13 & 3);
         let is_shifted = state & SHIFT_BIT != 0;
         let level3 = if state & self.level3_bits != 0 { 2 } else { 0 };
-        if group > 0 && self.columns >= 4 {
-            let row = self.row(key);
-            let found = row.get(2 + usize::from(is_shifted)).copied().unwrap_or(NONE);
-            let found = if found == NONE { row.get(2).copied().unwrap_or(NONE) } else { found };
-            if found != NONE {
-                return self.with_lock(found, state);
-            }
-        }
         let is_keypad = KEYPAD.contains(&self.keysym_at(key, 0, 1)) && state & self.num_lock_bits != 0;
         let level = level3 + usize::from(is_shifted != is_keypad);
         let found = [level, level & 1, 0]
@@ -146,7 +136,7 @@ fn lower(keysym: u32) -> u32 {
     }
 }
 
-fn upper(keysym: u32) -> u32 {
+pub(crate) fn upper(keysym: u32) -> u32 {
     match keysym {
         0x61..=0x7a | 0xe0..=0xf6 | 0xf8..=0xfe => keysym - 0x20,
         _ => keysym,

@@ -6,11 +6,10 @@ use super::clipboard::Clipboard;
 use super::display::{Extensions, SETUP_TIMEOUT, parse};
 use super::errors::{device_error, partner_error};
 use super::exchange::Exchange;
-use super::layout::LayoutQuery;
+use super::layout::{LayoutQuery, ServerLayout};
 use super::window::{PacketOutcome, ShowOutcome, Window};
 use crate::bgrx::{self, Update};
 use crate::flows::{Endpoint, FlowPartner, OUT};
-use crate::keys::layout::Layout;
 use crate::plain::has_clipboard;
 use crate::positions;
 use contract::{
@@ -34,7 +33,7 @@ pub(super) struct WindowPartner {
     name: String,
     client: Client,
     window: Window,
-    layout: Layout,
+    layout: ServerLayout,
     query: LayoutQuery,
     /// `None` if the clipboard is not shared.
     exchange: Option<Exchange>,
@@ -66,7 +65,9 @@ impl WindowPartner {
         let screen = super::display::screen(&client, screen)
             .map_err(|problem| DeviceError::Spec { what: name.clone(), problem })?;
         let extensions = Extensions::query(&mut client, deadline).map_err(&to_device_error)?;
-        let layout = LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?;
+        let query = LayoutQuery::new(extensions.xkb);
+        query.select_changes(&mut client);
+        let layout = query.wait(&mut client, deadline).map_err(&to_device_error)?;
         let clipboard = has_clipboard(spec)
             .then(|| Clipboard::new(&mut client, screen.root, extensions.xfixes, deadline))
             .transpose()
@@ -78,7 +79,7 @@ impl WindowPartner {
             client,
             window,
             layout,
-            query: LayoutQuery::default(),
+            query,
             exchange: clipboard.map(Exchange::new),
             keys: BTreeMap::new(),
             pointer: (0, 0),

@@ -37,7 +37,7 @@ impl Bindings {
         let words: Vec<u32> = reply.value32().into_iter().flatten().collect();
         let bindings = Bindings { root, property };
         if !words.is_empty() {
-            let layout = LayoutQuery::wait(client, deadline)?;
+            let layout = LayoutQuery::default().wait(client, deadline)?.into_keys();
             for [key, keysym] in words.as_chunks::<2>().0 {
                 let Ok(key) = u8::try_from(*key) else { continue };
                 let row = layout.row(key);

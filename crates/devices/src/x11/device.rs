@@ -110,12 +110,12 @@ impl DevicePartner {
             bindings = Some(present);
         }
         let mut keyboard = Keyboard::default();
-        keyboard.set_layout(LayoutQuery::wait(&mut client, deadline).map_err(&to_device_error)?);
+        let layout = LayoutQuery::new(extensions.xkb);
+        let present = layout.wait(&mut client, deadline).map_err(&to_device_error)?;
+        keyboard.set_layout(present.into_keys());
         let mut locks = None;
-        if let Some(xkb) = extensions.xkb.filter(|_| !is_view_only(spec))
-            && let Some((query, present)) =
-                LocksQuery::wait(&mut client, xkb, deadline).map_err(&to_device_error)?
-        {
+        if let Some(xkb) = extensions.xkb.filter(|_| !is_view_only(spec)) {
+            let (query, present) = LocksQuery::wait(&mut client, xkb, deadline).map_err(&to_device_error)?;
             keyboard.set_locks(present);
             locks = Some(query);
         }
@@ -129,7 +129,7 @@ impl DevicePartner {
             copies: Copies::default(),
             keyboard,
             bindings,
-            layout: LayoutQuery::default(),
+            layout,
             locks,
             pointer: (0, 0),
             buttons: 0,
@@ -146,7 +146,7 @@ impl DevicePartner {
         self.client.receive()?;
         while let Some(packet) = self.client.next_packet()? {
             if let Some(layout) = self.layout.handle(&mut self.client, &packet)? {
-                self.keyboard.set_layout(layout);
+                self.keyboard.set_layout(layout.into_keys());
             }
             if let Some(query) = &mut self.locks
                 && let Some(locks) = query.handle(&packet)?

@@ -75,6 +75,12 @@ impl Extensions {
             let request = client.query(request.serialize(xfixes.opcode));
             let _: xfixes::QueryVersionReply = wait_reply(client, request, deadline)?;
         }
+        if let Some(xkb) = xkb {
+            let version = xkb::UseExtensionRequest { wanted_major: 1, wanted_minor: 0 };
+            let request = client.query(version.serialize(xkb.opcode));
+            let reply: xkb::UseExtensionReply = wait_reply(client, request, deadline)?;
+            extensions.xkb = reply.supported.then_some(xkb);
+        }
         // Damage is read as a region of XFIXES.
         extensions.damage = extensions.damage.filter(|_| xfixes.is_some());
         Ok(extensions)

@@ -16,12 +16,11 @@ use std::time::Instant;
 use x11rb_protocol::protocol::xkb::{
     EventType, GetStateReply, GetStateRequest, Group, LatchLockStateRequest, MapPart, STATE_NOTIFY_EVENT,
     SelectEventsAux, SelectEventsAuxStateNotify, SelectEventsRequest, StateNotifyEvent, StatePart,
-    UseExtensionReply, UseExtensionRequest,
 };
 use x11rb_protocol::protocol::xproto::ModMask;
 
 /// The keyboard that all clients share (`XkbUseCoreKbd`).
-const KEYBOARD: u16 = 0x100;
+pub(super) const KEYBOARD: u16 = 0x100;
 
 /// Follows the state of a server's keyboard.
 #[derive(Debug)]
@@ -36,18 +35,12 @@ fn locks(group: Group, locked: ModMask) -> Locks {
 }
 
 impl LocksQuery {
-    /// Selects changes of the state, and waits for the present one. Returns `None` if the server has another version.
+    /// Selects changes of the state, and waits for the present one.
     pub(super) fn wait(
         client: &mut Client,
         xkb: Extension,
         deadline: Instant,
-    ) -> io::Result<Option<(LocksQuery, Locks)>> {
-        let (wanted_major, wanted_minor) = (1, 0);
-        let request = client.query(UseExtensionRequest { wanted_major, wanted_minor }.serialize(xkb.opcode));
-        let version: UseExtensionReply = wait_reply(client, request, deadline)?;
-        if !version.supported {
-            return Ok(None);
-        }
+    ) -> io::Result<(LocksQuery, Locks)> {
         let parts = StatePart::GROUP_LOCK | StatePart::MODIFIER_LOCK;
         let state = SelectEventsAuxStateNotify { affect_state: parts, state_details: parts };
         let select = SelectEventsRequest {
@@ -64,7 +57,7 @@ impl LocksQuery {
         client.send(select.serialize(xkb.opcode));
         let request = client.query(GetStateRequest { device_spec: KEYBOARD }.serialize(xkb.opcode));
         let state: GetStateReply = wait_reply(client, request, deadline)?;
-        Ok(Some((LocksQuery { xkb, request: None }, locks(state.locked_group, state.locked_mods))))
+        Ok((LocksQuery { xkb, request: None }, locks(state.locked_group, state.locked_mods)))
     }
 
     /// Returns whether a query is outstanding.

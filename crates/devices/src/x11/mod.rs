@@ -2,7 +2,7 @@
 //!
 //! Both partners are X11 clients without Xlib. `client` sends requests and receives packets; `display` prepares
 //! extensions and shared memory. `device` combines `capture` (pictures) and the keyboard of `crate::keys` (input); `application` combines
-//! `window` (pictures, `sizes`) and `layout` (input). Both have a `clipboard`, which reads texts with `selection`.
+//! `window` (pictures, `sizes`) and `layout` (input, `levels`). Both have a `clipboard`, which reads texts with `selection`.
 
 mod application;
 mod bindings;
@@ -21,6 +21,7 @@ mod image;
 #[cfg(test)]
 mod keys_tests;
 mod layout;
+mod levels;
 mod locks;
 mod placement;
 mod pointer;

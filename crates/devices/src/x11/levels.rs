@@ -1,0 +1,80 @@
+//! The keysyms of a server's keys by group and level, and the modifiers that select the level (XKB protocol, sections 7 and 12).
+//!
+//! The map of the core protocol does not tell where the levels of each group are in a row, nor which modifiers select them.
+
+use crate::keys::layout::{LOCK_BIT, Layout, NONE, upper};
+use x11rb_protocol::protocol::xkb::{GetMapReply, KeySymMap, KeyType};
+
+/// Groups and levels of a [`Layout`].
+const GROUPS: usize = 2;
+const LEVELS: usize = 4;
+/// Bits of a key's `group_info`: the number of groups, and the treatment of a group that the key does not have.
+const GROUP_COUNT: u8 = 0x0f;
+const CLAMPS: u8 = 0x40;
+const REDIRECTS: u8 = 0x80;
+
+/// The keysyms of a server's keys.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    first: u8,
+    types: Vec<KeyType>,
+    keys: Vec<KeySymMap>,
+}
+
+impl Levels {
+    /// Takes a server's map, which has all types and keys.
+    pub(super) fn new(reply: GetMapReply) -> Levels {
+        let (types, keys) = (reply.map.types_rtrn, reply.map.syms_rtrn);
+        Levels {
+            first: reply.first_key_sym,
+            types: types.unwrap_or_default(),
+            keys: keys.unwrap_or_default(),
+        }
+    }
+
+    /// Returns the keysym of a key that is pressed while the modifiers and the group in `state` are active.
+    pub(super) fn keysym(&self, key: u8, state: u16) -> u32 {
+        let index = usize::from(key).checked_sub(self.first.into());
+        let Some(key) = index.and_then(|index| self.keys.get(index)) else { return NONE };
+        // Bits 13 and 14 of the state are the group.
+        let Some(group) = group_of(key, usize::from(state >> 13 & 3)) else { return NONE };
+        let Some(kind) = self.types.get(usize::from(key.kt_index[group])) else { return NONE };
+        let modifiers = state & u16::from(kind.mods_mask);
+        let is_selected = |mask| u16::from(mask) == modifiers;
+        let selected = kind.map.iter().find(|entry| entry.active && is_selected(entry.mods_mask));
+        let found = keysym_at(key, group, selected.map_or(0, |entry| entry.level.into()));
+        // Programs make a capital letter of it if Caps Lock does not select a level.
+        let is_capital = state & LOCK_BIT != 0 && u16::from(kind.mods_mask) & LOCK_BIT == 0;
+        if is_capital { upper(found) } else { found }
+    }
+
+    /// Returns the first groups and levels of all keys.
+    pub(super) fn layout(&self) -> Layout {
+        let row = |key: &KeySymMap| {
+            // The order of columns in a [`Layout`].
+            let columns = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)];
+            let count = usize::from(key.group_info & GROUP_COUNT);
+            columns.map(|(group, level)| if group < count { keysym_at(key, group, level) } else { NONE })
+        };
+        let keysyms = self.keys.iter().flat_map(row).collect();
+        Layout::new(self.first, GROUPS * LEVELS, keysyms, &[])
+    }
+}
+
+/// Returns the group that a key has in place of `group`; `None` if the key has no group.
+fn group_of(key: &KeySymMap, group: usize) -> Option<usize> {
+    let count = usize::from(key.group_info & GROUP_COUNT).min(key.kt_index.len());
+    let last = count.checked_sub(1)?;
+    Some(match key.group_info {
+        _ if group < count => group,
+        info if info & REDIRECTS != 0 => usize::from(info >> 4 & 3).min(last),
+        info if info & CLAMPS != 0 => last,
+        _ => group % count,
+    })
+}
+
+fn keysym_at(key: &KeySymMap, group: usize, level: usize) -> u32 {
+    let width = usize::from(key.width);
+    let found = (level < width).then(|| key.syms.get(group * width + level)).flatten();
+    found.copied().unwrap_or(NONE)
+}
