@@ -1,6 +1,6 @@
 //! Requests to block devices that are ioctls (`linux/fs.h`).
 
-use crate::ioctl::{code, ioctl_number, ioctl_pair};
+use crate::ioctl::{READ, code, ioctl_number, ioctl_pair, ioctl_struct};
 use rustix::io::{Errno, retry_on_intr};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -8,9 +8,20 @@ use std::os::fd::AsFd;
 const GROUP: u8 = 0x12;
 const BLOCK_SIZE: u32 = 104;
 const DISCARD: u32 = 119;
+const SEQUENCE: u32 = 128;
 
-/// The ioctls of a user of disks: the size of a block (`BLKSSZGET`), and [`discard`].
-pub const IOCTLS: &[u32] = &[code(0, GROUP, BLOCK_SIZE), code(0, GROUP, DISCARD)];
+/// The ioctls of a user of disks: the size of a block (`BLKSSZGET`), [`discard`] and [`sequence`].
+pub const IOCTLS: &[u32] =
+    &[code(0, GROUP, BLOCK_SIZE), code(0, GROUP, DISCARD), code(READ, GROUP, SEQUENCE)];
+
+/// Returns the number that the kernel has given to the medium of a block device (`BLKGETDISKSEQ`). Each medium has a higher one than those
+/// before it, on every drive, and a partition has that of its disk. `None` for a file, and from a kernel before Linux 5.15.
+pub fn sequence(disk: impl AsFd) -> Option<u64> {
+    let mut sequence = 0u64;
+    // SAFETY: the kernel writes one number of 64 bits.
+    let asked = unsafe { ioctl_struct(disk.as_fd(), GROUP, READ, SEQUENCE, &mut sequence) };
+    asked.ok().map(|_| sequence)
+}
 
 /// Releases the space of whole blocks of a block device, whose content is undefined then (`BLKDISCARD`).
 pub fn discard(disk: impl AsFd, range: Range<u64>) -> Result<(), Errno> {

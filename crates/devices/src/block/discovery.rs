@@ -1,28 +1,22 @@
 //! Disks of this host (`Documentation/ABI/stable/sysfs-block`), and one that was plugged in again.
-//!
-//! The identity of a disk is the name of udev's link to it and, behind a space, the marks of its medium: the identifiers of its partition
-//! table and of its file system. The link alone names a card reader and not the card.
 
 use super::advice;
+use super::identity::Identity;
 use super::properties::{Properties, size};
+use super::udev::{LINKS, Udev};
 use crate::plain::os;
 use contract::{DeviceError, Listing};
-use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, major, minor, statx};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const SYSFS: &str = "/sys/class/block";
 const DISKS: &str = "/sys/dev/block";
 /// A random number of the kernel, another one after each start.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
-/// udev's links, by model and serial number.
-const LINKS: &str = "/dev/disk/by-id";
-/// udev's facts about block devices, by their numbers.
-const FACTS: &str = "/run/udev/data";
-/// Those that mark a medium.
-const MARKS: [&str; 2] = ["E:ID_PART_TABLE_UUID=", "E:ID_FS_UUID="];
 /// The unit of the sizes in sysfs.
 const SECTOR_BYTES: u64 = 512;
 /// Links to the same disk that tell more to users come first.
@@ -40,6 +34,10 @@ pub(super) fn name_and_identity(path: &Path, disk: impl AsFd) -> (String, String
     let file = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let name = file(path).unwrap_or_else(|| "disk".into());
+    let Some(device) = block_device(&disk) else {
+        let identity = Identity { link: "", is_removable: false, marks: &file_mark(&disk) };
+        return (name, identity.to_text());
+    };
     let model = file(&real).and_then(|node| model(&Path::new(SYSFS).join(node)));
     let links = fs::read_dir(LINKS).into_iter().flatten().flatten();
     let mut links: Vec<String> = links
@@ -47,45 +45,31 @@ pub(super) fn name_and_identity(path: &Path, disk: impl AsFd) -> (String, String
         .filter_map(|link| link.file_name().into_string().ok())
         .collect();
     links.sort_by_key(|link| (GENERIC.iter().any(|start| link.starts_with(start)), link.clone()));
-    let facts = block_device(disk)
-        .and_then(|device| fs::read_to_string(format!("{FACTS}/b{}:{}", major(device), minor(device))).ok());
     let link = links.into_iter().next().unwrap_or_default();
-    (model.unwrap_or(name), format!("{link} {}", marks(&facts.unwrap_or_default())).trim_end().into())
+    let directory = disk_directory(device);
+    let removable = attribute(&directory, "removable").or_else(|| attribute(&directory, "../removable"));
+    let identity = Identity {
+        link: &link,
+        is_removable: removable.is_none_or(|flag| flag != "0"),
+        marks: &Udev::here().marks(device),
+    };
+    (model.unwrap_or(name), identity.to_text())
+}
+
+/// Returns the mark of a file. A file that was deleted may leave its inode to the next one, but not the time at which it was made.
+fn file_mark(file: impl AsFd) -> String {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let Ok(stat) = statx(file, "", AtFlags::EMPTY_PATH, wanted) else { return String::new() };
+    let made = stat.stx_btime;
+    let has_time = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let time = if has_time { format!("-{}.{:09}", made.tv_sec, made.tv_nsec) } else { String::new() };
+    format!("file-{}{time}", stat.stx_ino)
 }
 
 /// Returns the number of an open block device, `None` for a file.
-fn block_device(disk: impl AsFd) -> Option<u64> {
+pub(super) fn block_device(disk: impl AsFd) -> Option<u64> {
     let stat = fstat(disk).ok()?;
     (FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice).then_some(stat.st_rdev)
-}
-
-/// Returns the marks of a medium in udev's facts.
-fn marks(facts: &str) -> String {
-    let mark = |name| facts.lines().find_map(|line| line.strip_prefix(name));
-    MARKS.into_iter().filter_map(mark).collect::<Vec<_>>().join(" ")
-}
-
-/// Returns udev's link and the marks of the medium in an identity.
-fn link_and_marks(identity: &str) -> (&str, &str) {
-    identity.split_once(' ').unwrap_or((identity, ""))
-}
-
-/// Returns whether an open disk has the medium of one that was opened before, as far as this host can tell.
-pub(super) fn has_same_medium(disk: impl AsFd, known: &Properties, found: &Properties) -> bool {
-    // A file has its path, and the same instance was not unplugged: its user may have written another partition table.
-    let Some(device) = block_device(disk).filter(|_| known.instance != found.instance) else { return true };
-    let device = disk_directory(device);
-    let removable = attribute(&device, "removable").or_else(|| attribute(&device, "../removable"));
-    is_same_medium(&known.identity, &found.identity, removable.is_none_or(|flag| flag != "0"))
-}
-
-/// Compares the identities of a disk before and after it was unplugged. Without marks, the link decides if it names the disk itself.
-fn is_same_medium(known: &str, found: &str, is_removable: bool) -> bool {
-    let ((link, known), (_, found)) = (link_and_marks(known), link_and_marks(found));
-    match known.is_empty() || found.is_empty() {
-        true => !link.is_empty() && !is_removable,
-        false => known == found,
-    }
 }
 
 fn disk_directory(device: u64) -> PathBuf {
@@ -112,7 +96,7 @@ fn model(device: &Path) -> Option<String> {
 
 /// Returns the path of a disk that was opened before: by udev's link, or by its path if it had none.
 pub(super) fn find_again(target: &str, known: &Properties) -> Result<PathBuf, DeviceError> {
-    let (link, _) = link_and_marks(&known.identity);
+    let link = Identity::parse(&known.identity).link;
     if link.is_empty() {
         return Ok(target.into());
     }
@@ -128,25 +112,47 @@ pub(super) fn find_again(target: &str, known: &Properties) -> Result<PathBuf, De
     }
 }
 
-/// Returns the number of an open disk, which is another one after this host has restarted, and after the disk was plugged in again: the
-/// page cache with its answered writes is gone then. It is the same for each opening before that.
-pub(super) fn instance(disk: impl AsFd) -> u64 {
+/// Returns the number of an open disk, which is another one after this host has restarted, and after the disk was plugged in again or has
+/// another medium: the page cache with its answered writes is gone then. It is the same for each opening before that. `reopened`: its
+/// number at the opening before.
+pub(super) fn instance(disk: impl AsFd, sequence: Option<u64>, identity: &str, reopened: Option<u64>) -> u64 {
     let mut hasher = DefaultHasher::new();
     fs::read(BOOT).unwrap_or_default().hash(&mut hasher);
-    if let Ok(stat) = fstat(&disk) {
-        let device = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::BlockDevice => stat.st_rdev,
-            _ => {
-                stat.st_ino.hash(&mut hasher);
-                stat.st_dev
+    match block_device(&disk) {
+        Some(device) => {
+            device.hash(&mut hasher);
+            if sequence.is_none() {
+                hash_uncounted(&disk_directory(device), identity, reopened, &mut hasher);
             }
-        };
-        device.hash(&mut hasher);
-        let device = disk_directory(device);
-        // The kernel counts the disks that it has found. A partition has the number of its disk.
-        attribute(&device, "diskseq").or_else(|| attribute(&device, "../diskseq")).hash(&mut hasher);
+        }
+        None => {
+            identity.hash(&mut hasher);
+            let device = fstat(&disk).map(|stat| stat.st_dev).unwrap_or_default();
+            device.hash(&mut hasher);
+            let device = disk_directory(device);
+            // A partition has the number of its disk.
+            attribute(&device, "diskseq").or_else(|| attribute(&device, "../diskseq")).hash(&mut hasher);
+        }
     }
-    hasher.finish()
+    with_sequence(hasher.finish(), sequence)
+}
+
+/// Adds the signs of another medium where the kernel does not count them (before Linux 5.15): another directory in sysfs, and other marks.
+/// Another card in a reader may show none, so each opening of such a drive but the first counts as one.
+fn hash_uncounted(directory: &Path, identity: &str, reopened: Option<u64>, hasher: &mut impl Hasher) {
+    let directory = fs::metadata(directory).map(|metadata| metadata.ino()).ok();
+    let reopened = reopened.filter(|_| Identity::parse(identity).is_removable);
+    (directory, identity, reopened).hash(hasher);
+}
+
+/// Puts the number of the medium into the low half of an instance, where a worker finds it ([`is_another_medium`]).
+fn with_sequence(instance: u64, sequence: Option<u64>) -> u64 {
+    sequence.map_or(instance, |sequence| (instance & !u64::from(u32::MAX)) | u64::from(sequence as u32))
+}
+
+/// Returns whether an open disk has another medium than at its opening, if the kernel counts them.
+pub(super) fn is_another_medium(disk: impl AsFd, instance: u64) -> bool {
+    sys::disk::sequence(disk).is_some_and(|sequence| sequence as u32 != instance as u32)
 }
 
 /// Returns the disks and partitions of this host.
@@ -189,23 +195,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_reader_with_another_card_is_another_disk() {
-        let facts = "S:disk/by-id/usb-Reader-0:0\nE:ID_PART_TABLE_UUID=0815\nE:ID_FS_UUID=47-11\nE:ID_FS_UUID_ENC=x\n";
-        assert_eq!(marks(facts), "0815 47-11");
-        let (reader, no_link) = ("usb-Reader-0:0 0815", " 0815");
-        assert_eq!(link_and_marks(reader), ("usb-Reader-0:0", "0815"));
-        for (known, found, is_removable, is_same) in [
-            (reader, reader, true, true),
-            (reader, "usb-Reader-0:0 0816", true, false),
-            (reader, "usb-Reader-0:0", true, false),
-            ("usb-Reader-0:0", "usb-Reader-0:0", true, false),
-            // Its user has written a partition table.
-            ("ata-Disk_1", "ata-Disk_1 0816", false, true),
-            ("ata-Disk_1 0815", "ata-Disk_1 0816", false, false),
-            (no_link, no_link, true, true),
-            ("", "", false, false),
-        ] {
-            assert_eq!(is_same_medium(known, found, is_removable), is_same, "{known}, {found}");
-        }
+    fn a_disk_that_may_be_another_one_is_another_instance_where_media_are_not_counted() {
+        let instance = |directory, identity, reopened| {
+            let mut hasher = DefaultHasher::new();
+            hash_uncounted(Path::new(directory), identity, reopened, &mut hasher);
+            with_sequence(hasher.finish(), None)
+        };
+        let (card, other) = ("usb-Reader-0:0 removable 0815", "usb-Reader-0:0 removable 0816");
+        let first = instance("/sys", card, None);
+        assert_eq!(instance("/sys", card, None), first, "a restart of the process");
+        assert_ne!(instance("/sys", other, None), first, "another card");
+        let second = instance("/sys", card, Some(first));
+        assert_ne!(second, first, "another card with the same marks, or the first one again");
+        assert_ne!(instance("/sys", card, Some(second)), second);
+        let (fixed, plugged) =
+            (instance("/sys", "ata-Disk_1", None), instance("/sys/class", "ata-Disk_1", None));
+        assert_eq!(instance("/sys", "ata-Disk_1", Some(fixed)), fixed);
+        assert_ne!(plugged, fixed, "plugged in again");
     }
 }

@@ -5,15 +5,19 @@
 //! | `device` | the disk as a partner: threads, and the agreement with the application's side |
 //! | `storage` | reads and writes on the open file |
 //! | `discovery` | disks of this host, and one that was plugged in again |
+//! | `identity` | the comparison of a disk with one that was open before |
 //! | `properties` | description of a disk |
+//! | `udev` | the links of disks, and the marks of their media |
 
 mod device;
 mod discovery;
 pub mod fuzz;
+mod identity;
 pub(crate) mod properties;
 mod storage;
 #[cfg(test)]
 pub(crate) mod tests;
+mod udev;
 
 use crate::plain::{self, os};
 use crate::side::wrong_side;
@@ -28,6 +32,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use storage::Storage;
+use udev::Udev;
 use wire::formats::block::{Abilities, Geometry, SIZE_BYTES_MAX};
 
 /// The class `block`.
@@ -134,10 +139,22 @@ fn opened(spec: &DeviceSpec, path: &Path, known: Option<&Properties>) -> Result<
         many_connections: true,
     };
     let geometry = Geometry { size_bytes, block_bytes: 1, preferred_bytes: PREFERRED_BYTES, abilities };
+    // Another medium that comes later than this number is noticed at the first request.
+    let sequence = sys::disk::sequence(&disk);
+    match discovery::block_device(&disk) {
+        Some(device) if known.is_none() => Udev::here().wait(device, udev::TIMEOUT),
+        Some(_) if Udev::here().is_busy() => {
+            return Err(DeviceError::Spec {
+                what: format!("`block:{}`", path.display()),
+                problem: "udev still looks at it".into(),
+            });
+        }
+        _ => {}
+    }
     let (name, identity) = discovery::name_and_identity(path, &disk);
-    let instance = discovery::instance(&disk);
+    let instance = discovery::instance(&disk, sequence, &identity, known.map(|known| known.instance));
     let properties = Properties { geometry, instance, name, identity };
-    if known.is_some_and(|known| !discovery::has_same_medium(&disk, known, &properties)) {
+    if known.is_some_and(|known| !known.is_same_medium(&properties)) {
         return Err(DeviceError::Spec {
             what: format!("`block:{}`", path.display()),
             problem: "it may be another disk than before it was unplugged: share it again".into(),
@@ -222,7 +239,7 @@ impl DeviceClass for Block {
     fn partner(&self, opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         let properties = Properties::of(&opened.description)?;
         let [disk] = plain::descriptors(opened)?;
-        let storage = Storage::new(disk, properties.geometry.size_bytes);
+        let storage = Storage::new(disk, properties.geometry.size_bytes, properties.instance);
         DiskPartner::new(&properties, storage)
             .map(|partner| Box::new(partner) as Box<dyn Partner>)
             .map_err(|error| os(format!("driving {}", properties.name), error, None))

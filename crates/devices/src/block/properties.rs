@@ -1,7 +1,8 @@
 //! The description of a disk.
 
+use super::identity::Identity;
 use contract::{Description, DeviceError};
-use wire::formats::block::Geometry;
+use wire::formats::block::{Geometry, UNKNOWN_INSTANCE};
 use wire::{Reader, WireError, Writer};
 
 /// The longest name and the longest identity, in bytes.
@@ -16,7 +17,7 @@ pub(crate) struct Properties {
     pub(crate) instance: u64,
     /// Its name for users.
     pub(crate) name: String,
-    /// As `block::discovery` makes it, empty if there is none; of a server, the inode of its socket.
+    /// As `block::identity` reads it; of a server, the inode of its socket.
     pub(crate) identity: String,
 }
 
@@ -42,6 +43,13 @@ impl Properties {
             what: "the description of a disk".into(),
             problem: error.to_string(),
         })
+    }
+
+    /// Returns whether a disk has the medium of this one, as far as a host can tell.
+    pub(crate) fn is_same_medium(&self, found: &Properties) -> bool {
+        // The same instance was not unplugged: its user may have written another partition table.
+        (self.instance == found.instance && self.instance != UNKNOWN_INSTANCE)
+            || Identity::parse(&found.identity).is_same(Identity::parse(&self.identity))
     }
 
     /// Returns the line of text for users.

@@ -1,5 +1,6 @@
 //! The bytes of a disk: a block device or a file.
 
+use super::discovery::is_another_medium;
 use bytes::Bytes;
 use contract::Body;
 use rustix::buffer::spare_capacity;
@@ -24,8 +25,9 @@ const SECTOR_BYTES: u64 = 512;
 #[derive(Debug)]
 pub(super) struct Storage {
     disk: OwnedFd,
-    /// Its size when it was described.
+    /// Its size and its instance when it was described.
     size_bytes: u64,
+    instance: u64,
     /// The block of a block device, in bytes; `None` for a file.
     block_bytes: Option<u64>,
     /// Nobody waits for the requests any more.
@@ -46,11 +48,11 @@ fn failure(error: Errno) -> Failure {
 }
 
 impl Storage {
-    pub(super) fn new(disk: OwnedFd, size_bytes: u64) -> Storage {
+    pub(super) fn new(disk: OwnedFd, size_bytes: u64, instance: u64) -> Storage {
         let is_device =
             fstat(&disk).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
         let block_bytes = is_device.then(|| ioctl_blksszget(&disk).map_or(SECTOR_BYTES, u64::from));
-        Storage { disk, size_bytes, block_bytes, is_stopped: AtomicBool::new(false) }
+        Storage { disk, size_bytes, instance, block_bytes, is_stopped: AtomicBool::new(false) }
     }
 
     /// Ends the requests that run, as soon as possible. Their results have no meaning.
@@ -68,12 +70,20 @@ impl Storage {
         seek(&self.disk, SeekFrom::End(0)).is_ok_and(|size| size < self.size_bytes)
     }
 
+    /// Returns whether the drive has another medium. The open descriptor works on with it.
+    fn has_another_medium(&self) -> bool {
+        self.block_bytes.is_some() && is_another_medium(&self.disk, self.instance)
+    }
+
     fn failure(&self, error: Errno) -> Failure {
-        if self.has_shrunk() { Failure::Gone } else { failure(error) }
+        if self.has_shrunk() || self.has_another_medium() { Failure::Gone } else { failure(error) }
     }
 
     /// Reads data that need no waiting; `None` if any of them do.
     pub(super) fn read_at_once(&self, request: &Request) -> Option<Bytes> {
+        if self.has_another_medium() {
+            return None;
+        }
         let mut data = vec![0; request.length as usize];
         let count =
             preadv2(&self.disk, &mut [IoSliceMut::new(&mut data)], request.offset, ReadWriteFlags::NOWAIT);
@@ -83,6 +93,9 @@ impl Storage {
     /// Does a request that the disk has the range for. Returns the data of a read.
     pub(super) fn perform(&self, request: &Request, data: &Body) -> Result<Bytes, Failure> {
         let (offset, length) = (request.offset, request.length);
+        if self.has_another_medium() {
+            return Err(Failure::Gone);
+        }
         let done = match request.command {
             Command::Read => return self.read(offset, length as usize).map_err(|error| self.failure(error)),
             Command::Write => self.write(offset, data, request.force),
