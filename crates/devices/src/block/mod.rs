@@ -112,8 +112,11 @@ fn open(path: &Path, write: bool) -> Result<(OwnedFd, u64), DeviceError> {
         })?;
     }
     let size = seek(&disk, SeekFrom::End(0)).map_err(opening)?;
+    let is_device = FileType::from_raw_mode(opened.st_mode) == FileType::BlockDevice;
     match size {
         1..=SIZE_BYTES_MAX => Ok((disk, size)),
+        // `O_NONBLOCK` opens a drive without a medium as well.
+        0 if is_device => Err(opening(Errno::NOMEDIUM)),
         _ => Err(DeviceError::Spec {
             what: format!("`block:{shown}`"),
             problem: "it is empty: `truncate -s 1G FILE` makes a file with room for a disk".into(),

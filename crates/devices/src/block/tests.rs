@@ -277,11 +277,14 @@ fn a_block_device_discards_whole_blocks_and_is_refused_once_it_has_another_mediu
     assert!(Block.reopen(&spec, Role::Device, &known).is_ok(), "it was not unplugged");
     let path = device.0.clone();
     drop(device);
+    let empty = Block.open(&spec, Role::Device, None).map(drop);
     let again = std::process::Command::new("losetup").arg(&path).arg(&other.0).status().unwrap();
     let _device = Loop(path);
     if !again.success() {
         return println!("skipped: another program has the loop device");
     }
+    let empty = empty.unwrap_err().to_string();
+    assert!(empty.contains("the drive is empty") && !empty.contains("truncate"), "{empty}");
     let error = Block.reopen(&spec, Role::Device, &known).unwrap_err().to_string();
     assert!(error.contains("share it again"), "{error}");
     let opened = Block.open(&spec, Role::Device, None).unwrap();
