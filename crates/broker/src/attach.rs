@@ -3,6 +3,7 @@
 //! The broker of the application host connects to the device host, opens devices there, creates the local nodes for
 //! applications, and passes descriptors to a worker.
 
+mod another;
 mod asked;
 mod handover;
 mod kind;
@@ -121,8 +122,9 @@ struct AttachedDevice {
     claim: Option<Claim>,
     /// The kind that the user expects.
     expect: Option<Kind>,
-    /// The kind of the opened device.
+    /// The kind of the opened device, and its latest description.
     kind: Option<Kind>,
+    described: Option<Description>,
 }
 
 /// Progress of opening a device at the device host.
@@ -257,6 +259,7 @@ impl ApplicationHost {
                 claim: None,
                 expect: target.expect,
                 kind: None,
+                described: None,
             };
             common.drivers.insert(number, Driver::new(target.name, target.pipelines, Vec::new(), own));
         }
@@ -677,7 +680,6 @@ impl ApplicationHost {
                 return Ok(());
             }
         };
-        (driver.own.opened_at, driver.own.gone) = (now(), None);
         let keys = share.agree(their_key, driver.pipelines.key.as_ref()).map_err(ServiceError::Peer)?;
         let other = self.known.as_ref().map_or(OtherHost::Any, |_| OtherHost::Known);
         let plans =
@@ -707,6 +709,12 @@ impl ApplicationHost {
                 known: found.known,
             });
         }
+        if self.give_back_another(number, &description, emit) {
+            return Ok(());
+        }
+        let Some(driver) = self.common.drivers.get_mut(&number) else { return Ok(()) };
+        (driver.own.opened_at, driver.own.gone) = (now(), None);
+        driver.own.described = Some(description.clone());
         driver.own.agreed = flows.iter().map(|flow| flow.pipeline.clone()).collect();
         driver.plans = plans;
         match driver.own.application.take() {

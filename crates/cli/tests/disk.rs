@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::relay::Relay;
-use support::{PATIENCE, Scratch, Service, noise, workers_of};
+use support::{PATIENCE, Scratch, Service, noise, terminate, workers_of};
 use wire::formats::block::Command;
 use wire::nbd::{Asked, ClientNegotiation, ClientStep, REPLY_BYTES, Reply, Request};
 
@@ -33,13 +33,16 @@ struct Disk {
     _scratch: Scratch,
 }
 
+fn share(image: &str, options: &str) -> (Service, String) {
+    Service::share(&format!("block:{image}{options}"), &["--name", "disk", "--insecure"])
+}
+
 impl Disk {
     fn new(content: &[u8], options: &str) -> Disk {
         let scratch = Scratch::new();
         let (image, socket) = (scratch.path("disk.img"), scratch.path("disk.sock"));
         fs::write(&image, content).unwrap();
-        let (share, address) =
-            Service::share(&format!("block:{image}{options}"), &["--name", "disk", "--insecure"]);
+        let (share, address) = share(&image, options);
         let relay = Relay::default();
         let through = relay.start(&address);
         let from = format!("tcp://{through}/disk");
@@ -47,6 +50,17 @@ impl Disk {
         let attached = attach.wait("attached");
         assert!(attached.to_string().contains(&socket), "{attached}");
         Disk { image, socket, share, attach, relay, _scratch: scratch }
+    }
+
+    /// Ends the share, and shares this image under the same name and address, writable.
+    fn share_instead(&mut self, image: &str) {
+        self.relay.set_down(true);
+        terminate(&self.share.child);
+        assert_eq!(self.share.child.wait().unwrap().code(), Some(0));
+        let (share, address) = share(image, ",write=true");
+        self.share = share;
+        self.relay.set_target(&address);
+        self.relay.set_down(false);
     }
 
     fn uri(&self) -> String {
@@ -140,6 +154,42 @@ impl User {
         let data = if reply.result.is_ok() { self.read(read_bytes) } else { Vec::new() };
         (reply, data)
     }
+}
+
+#[test]
+fn another_disk_under_the_same_name_gets_no_request_of_the_first_one() {
+    let mut disk = Disk::new(&noise(BLOCKS as usize * BLOCK_BYTES), ",write=true");
+    let (first, other, longer) =
+        (disk.image.clone(), format!("{}.other", disk.image), format!("{}.longer", disk.image));
+    let content = vec![5; BLOCKS as usize * BLOCK_BYTES];
+    fs::write(&other, &content).unwrap();
+    fs::write(&longer, content.repeat(2)).unwrap();
+    let mut user = User::connect(&disk.socket);
+    user.send(1, Command::Write, 0, &[1; BLOCK_BYTES]);
+    user.send(2, Command::Flush, 0, &[]);
+    for cookie in [1, 2] {
+        let (reply, _) = user.reply(0);
+        assert_eq!((reply.cookie, reply.result), (cookie, Ok(())));
+    }
+    disk.share_instead(&other);
+    user.send(3, Command::Write, 1, &[2; BLOCK_BYTES]);
+    for (image, part) in [(&longer, "another one"), (&first, "2097152 bytes instead of 1048576")] {
+        let gone = disk.attach.wait("device-gone");
+        let reason = gone["reason"].as_str().unwrap();
+        assert!(reason.contains(part) && reason.contains("share it again"), "{reason}");
+        // The owner of the disk learns it, too.
+        let detached = disk.share.wait("detached");
+        assert_eq!(detached["reason"], reason);
+        disk.share_instead(image);
+    }
+    user.send(4, Command::Read, 1, &[]);
+    let (reply, _) = user.reply(0);
+    assert_eq!((reply.cookie, reply.result), (3, Ok(())), "the first disk continues");
+    let (reply, data) = user.reply(BLOCK_BYTES);
+    assert_eq!((reply.cookie, reply.result, data), (4, Ok(()), vec![2; BLOCK_BYTES]));
+    assert_eq!(fs::read(&first).unwrap()[..2 * BLOCK_BYTES], [[1; BLOCK_BYTES], [2; BLOCK_BYTES]].concat());
+    assert!(fs::read(&other).unwrap() == content && fs::read(&longer).unwrap() == content.repeat(2));
+    assert_eq!([disk.attach.stop(), disk.share.stop()], [Some(0); 2]);
 }
 
 /// A generator of numbers from a seed (xorshift).

@@ -312,6 +312,14 @@ pub trait DeviceClass: Sync {
         self.open(spec, role, Some(known))
     }
 
+    /// Checks that a device which the other host describes anew is the one that a node was made for, so that nothing that was meant for
+    /// one device reaches another. Both descriptions come from the network. The error tells the user how they differ. Most
+    /// devices can replace each other.
+    fn check_same(&self, known: &Description, found: &Description) -> Result<(), String> {
+        let _ = (known, found);
+        Ok(())
+    }
+
     /// Replaces the descriptors and the properties for the next worker, if the connection behind them has a state that the exited
     /// worker alone knew. Otherwise the next worker continues with them.
     fn renew(&self, _opened: &mut Opened) -> Result<(), DeviceError> {

@@ -10,6 +10,7 @@ pub(crate) struct Relay(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
+    target: String,
     open: Vec<TcpStream>,
     is_down: bool,
 }
@@ -18,14 +19,15 @@ impl Relay {
     /// Starts to relay connections to `target`. Returns the address for them.
     pub(crate) fn start(&self, target: &str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, target, relay) = (listener.local_addr().unwrap(), target.to_string(), self.clone());
+        let (address, relay) = (listener.local_addr().unwrap(), self.clone());
+        self.set_target(target);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let mut state = relay.0.lock().unwrap();
                 if state.is_down {
                     continue;
                 }
-                let far = TcpStream::connect(&target).unwrap();
+                let far = TcpStream::connect(&state.target).unwrap();
                 for (from, to) in [(&near, &far), (&far, &near)] {
                     let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                     thread::spawn(move || {
@@ -37,6 +39,11 @@ impl Relay {
             }
         });
         address
+    }
+
+    /// Relays later connections to another target.
+    pub(crate) fn set_target(&self, target: &str) {
+        self.0.lock().unwrap().target = target.into();
     }
 
     /// Cuts the newest `count` connections.

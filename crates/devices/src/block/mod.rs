@@ -208,6 +208,10 @@ impl DeviceClass for Block {
         Properties::of(described).map(|_| Kind::Disk)
     }
 
+    fn check_same(&self, known: &Description, found: &Description) -> Result<(), String> {
+        properties::check_same(known, found)
+    }
+
     fn subsystem(&self) -> Option<&'static str> {
         Some("block")
     }

@@ -17,7 +17,7 @@ pub(crate) struct Properties {
     pub(crate) instance: u64,
     /// Its name for users.
     pub(crate) name: String,
-    /// As `block::identity` reads it; of a server, the inode of its socket.
+    /// As `block::identity` reads it; of a server's disk, its address; of a node, the inode of its socket.
     pub(crate) identity: String,
 }
 
@@ -57,6 +57,28 @@ impl Properties {
         let access = if self.geometry.abilities.read_only { "read-only" } else { "read and write" };
         format!("{} (disk, {}, {access})", self.name, size(self.geometry.size_bytes))
     }
+}
+
+/// Checks that a disk which the other host describes anew is the known one: data that belong on one disk would damage another.
+pub(crate) fn check_same(known: &Description, found: &Description) -> Result<(), String> {
+    let [before, now] = [known, found].map(Properties::of);
+    let (before, now) = (before.map_err(|e| e.to_string())?, now.map_err(|e| e.to_string())?);
+    let (old, new) = (before.geometry, now.geometry);
+    let difference = if old.size_bytes != new.size_bytes {
+        format!("it has {} bytes instead of {}", new.size_bytes, old.size_bytes)
+    } else if old.block_bytes != new.block_bytes {
+        format!("its blocks have {} bytes instead of {}", new.block_bytes, old.block_bytes)
+    } else if known.class != found.class {
+        format!("its class is `{}` instead of `{}`", found.class, known.class)
+    } else if !before.is_same_medium(&now) {
+        "its serial number, its partition table, its file system or its file is another one".into()
+    } else {
+        return Ok(());
+    };
+    Err(format!(
+        "this is another disk than the attached one, or may be: {difference}. Requests wait for the attached one: share it again under \
+         this name. To use the disk that is shared now, end this `attach` and start it again"
+    ))
 }
 
 fn cut(text: &str) -> &str {

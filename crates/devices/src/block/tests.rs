@@ -306,6 +306,39 @@ fn a_block_device_discards_whole_blocks_and_is_refused_once_it_has_another_mediu
 }
 
 #[test]
+fn a_disk_that_is_described_anew_has_to_be_the_same_one() {
+    let (file, other) = (DiskFile::new(1 << 20), DiskFile::new(1 << 20));
+    let known = file.open(false).unwrap().description;
+    let check = |class: &str, change: &dyn Fn(&mut Properties)| {
+        let mut properties = Properties::of(&known).unwrap();
+        change(&mut properties);
+        Block.check_same(&known, &describe(class, &properties))
+    };
+    let identity = Properties::of(&known).unwrap().identity;
+    assert!(identity.starts_with(" file-"), "{identity}");
+    assert_eq!(check("block", &|_| {}), Ok(()));
+    assert_eq!(check("block", &|disk| disk.instance += 1), Ok(()), "its host has restarted");
+    assert_eq!(check("block", &|disk| disk.geometry.abilities.read_only = false), Ok(()));
+    assert_eq!(check("block", &|disk| disk.identity = String::new()), Ok(()), "it was not unplugged");
+    let another = |disk: &mut Properties| (disk.instance, disk.identity) = (1, " file-7".into());
+    for (class, change, part) in [
+        ("block", &another as &dyn Fn(&mut Properties), "serial number"),
+        ("block", &|disk| disk.geometry.size_bytes *= 2, "2097152 bytes instead of 1048576"),
+        ("block", &|disk| disk.geometry.block_bytes = 512, "512 bytes instead of 1"),
+        ("nbd", &|_| {}, "`nbd` instead of `block`"),
+    ] {
+        let error = check(class, change).unwrap_err();
+        assert!(error.contains(part) && error.contains("share it again"), "{error}");
+    }
+    assert!(Block.check_same(&known, &other.open(false).unwrap().description).is_err());
+    fs::rename(&other.0, &file.0).unwrap();
+    assert!(
+        Block.check_same(&known, &file.open(false).unwrap().description).is_err(),
+        "another file has its path"
+    );
+}
+
+#[test]
 fn a_file_that_is_written_has_one_user() {
     let file = DiskFile::new(1 << 20);
     let reader = file.open(false).unwrap();

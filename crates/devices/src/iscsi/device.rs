@@ -127,8 +127,8 @@ pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     let session = IscsiSession::new(unit, isid(random(spec)?, 0), None);
     let geometry = ask(&mut stream, session, spec.options.duration(TIMEOUT.name))
         .map_err(|error| PROTOCOL.refused(spec, error))?;
-    let name = spec.target.trim_start_matches('/').into();
-    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity: String::new() };
+    let (name, identity) = (spec.target.trim_start_matches('/').into(), spec.target.clone());
+    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity };
     let description = describe(&spec.class, &properties);
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: Vec::new() })
 }

@@ -18,7 +18,7 @@ mod session;
 mod tests;
 
 use crate::block::flows;
-use crate::block::properties::Properties;
+use crate::block::properties::{Properties, check_same};
 use crate::sessions::server::{SESSIONS, TIMEOUT};
 use contract::{
     Description, DeviceClass, DeviceError, DeviceSpec, FlowOffer, Kind, ModuleEntry, Opened, OptionKind,
@@ -65,6 +65,10 @@ impl DeviceClass for Iscsi {
 
     fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {
         Properties::of(described).map(|_| Kind::Disk)
+    }
+
+    fn check_same(&self, known: &Description, found: &Description) -> Result<(), String> {
+        check_same(known, found)
     }
 
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {

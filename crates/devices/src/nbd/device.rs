@@ -131,8 +131,8 @@ pub(super) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
         return Err(error);
     }
     probed().insert(spec.target.clone(), (socket, geometry));
-    let name = spec.target.trim_start_matches('/').into();
-    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity: String::new() };
+    let (name, identity) = (spec.target.trim_start_matches('/').into(), spec.target.clone());
+    let properties = Properties { geometry, instance: UNKNOWN_INSTANCE, name, identity };
     let description = describe(&spec.class, &properties);
     Ok(Opened { spec: spec.clone(), role: Role::Device, description, descriptors: Vec::new() })
 }

@@ -34,7 +34,7 @@ mod server;
 mod tests;
 mod unflushed;
 
-use crate::block::properties::Properties;
+use crate::block::properties::{Properties, check_same};
 use crate::block::{describe, flows};
 use crate::local_socket;
 use crate::plain::{self, os};
@@ -126,6 +126,10 @@ impl DeviceClass for Nbd {
 
     fn kind(&self, described: &Description) -> Result<Kind, DeviceError> {
         Properties::of(described).map(|_| Kind::Disk)
+    }
+
+    fn check_same(&self, known: &Description, found: &Description) -> Result<(), String> {
+        check_same(known, found)
     }
 
     fn flows(&self, _spec: &DeviceSpec) -> Result<Vec<FlowOffer>, DeviceError> {
