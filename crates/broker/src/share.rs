@@ -474,8 +474,8 @@ impl DeviceHost {
             return Err(ServiceError::Usage(problem.into()));
         }
         let request = asked.words_here()?.request()?;
-        let listens = (self.address, self.known.is_none(), &self.request.limits);
-        if listens != (request.listen, request.trust.is_none(), &request.limits) {
+        let serves = (true, self.known.is_none(), &self.request.limits);
+        if serves != (self.listens_at(request.listen), request.trust.is_none(), &request.limits) {
             return Err(ServiceError::Usage(format!(
                 "the `share` that already runs listens on {} and differs in its address, --insecure or limits: \
                  use the same options, or --listen with another port",
