@@ -4,6 +4,7 @@
 //! is a [`Greeting`] until its peer has sent a `Hello` or an introduction; then it belongs to a [`Session`].
 
 mod admission;
+mod announcing;
 mod attention;
 mod carrier;
 mod datagrams;
@@ -25,6 +26,7 @@ use crate::share_request::ShareRequest;
 use crate::share_session::{PeerIdentity, Session};
 use crate::tracing::Tracing;
 use admission::{Admissions, quota_key};
+use announcing::Announcing;
 use attention::Attention;
 use carrier::Carrier;
 use console::{self, Console, Operation};
@@ -117,6 +119,7 @@ pub struct DeviceHost {
     shared: Offers,
     next_session: u64,
     admissions: Admissions,
+    announcing: Announcing,
     attention: Attention,
     /// Earliest time of the next check of the devices.
     devices_at: Time,
@@ -165,6 +168,7 @@ impl DeviceHost {
             exits: Vec::new(),
             next_session: 1,
             admissions,
+            announcing: Announcing::default(),
             attention,
             devices_at: Time::ZERO,
             look,
@@ -206,7 +210,7 @@ impl DeviceHost {
             emit(Event::Offered { name: device.name.clone(), summary: device.description.summary.clone() });
         }
         self.resume_sessions(emit);
-        let _announcement = self.announce(emit);
+        self.announce(|_| false, emit);
         let mut drain = None;
         while !stop.is_requested() || (!stop.hands_over() && self.drains(&mut drain)) {
             if drain.is_none() {
@@ -408,6 +412,7 @@ impl DeviceHost {
                 open.discard();
             }
         }
+        self.announce(|visitor| join_socket.is_joined(visitor), emit);
         self.join_socket = Some(join_socket);
     }
 
@@ -481,6 +486,9 @@ impl DeviceHost {
                  use the same options, or --listen with another port",
                 self.address
             )));
+        }
+        if request.announce {
+            self.announcing.ask(visitor);
         }
         for device in request.devices {
             free_name(&self.shared, &device)?;

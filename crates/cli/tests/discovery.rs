@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Instant;
 use support::users::{User, paired};
-use support::{PATIENCE, Scratch, Service, command, outboard};
+use support::{PATIENCE, Scratch, Service, command, outboard, wait_until};
 
 #[test]
 fn a_watcher_sees_devices_appear_and_disappear() {
@@ -64,6 +64,29 @@ fn an_announced_host_is_found_and_names_no_device() {
         }
         assert!(since.elapsed() < PATIENCE, "{address} is not among {found:?}");
     }
+    assert_eq!(share.stop(), Some(0));
+}
+
+#[test]
+fn a_joined_process_announces_the_host_while_it_runs() {
+    let (mut share, address) = Service::share("pattern", &["--name", "one"]);
+    let join = ["share", "pattern", "--name", "two", "--listen", &address, "--announce"];
+    let mut joined = Service::start(&join);
+    joined.wait("joined");
+    let is_found = || {
+        let found = outboard(&["find", "--seconds", "1", "--json"]).done().json_lines();
+        let mut addresses = found.iter().flat_map(|host| host["addresses"].as_array().unwrap());
+        addresses.any(|found| *found == address)
+    };
+    let since = Instant::now();
+    while !is_found() {
+        if share.pending().iter().any(|event| event["event"] == "warning") {
+            return testkit::skip::here("no multicast DNS");
+        }
+        assert!(since.elapsed() < PATIENCE, "{address} is not announced");
+    }
+    assert_eq!(joined.stop(), Some(0));
+    wait_until("the announcement is withdrawn", || !is_found());
     assert_eq!(share.stop(), Some(0));
 }
 
