@@ -68,6 +68,12 @@ impl ControlLink {
         }
     }
 
+    /// Creates a channel for a peer that is not authenticated yet.
+    pub(crate) fn for_hello(limits: &Limits, now: Time) -> Self {
+        let channel = ControlChannel::for_hello(limits.control_bytes);
+        ControlLink { channel, ..ControlLink::new(limits, now) }
+    }
+
     /// Creates a channel without a connection, which continues a session of another program.
     pub(crate) fn restore(limits: &Limits, saved: SavedChannel, now: Time) -> Self {
         let channel = ControlChannel::restore(limits.control_bytes, saved);

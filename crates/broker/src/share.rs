@@ -599,7 +599,7 @@ impl DeviceHost {
                     return Err("records need a data connection of their own".into());
                 }
             };
-            let mut control = ControlLink::new(&self.request.limits, now());
+            let mut control = ControlLink::for_hello(&self.request.limits, now());
             let stream = stream.map_err(|error| error.to_string())?;
             control.connect(stream, 0, None, now()).map_err(|error| error.to_string())?;
             greeting.control = Some(control);

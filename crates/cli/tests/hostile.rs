@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::time::Instant;
-use support::{PATIENCE, Service, noise};
+use support::{FRAME_LENGTH, PATIENCE, Service, noise};
 use wire::control::PublicKey;
 use wire::preamble::SessionToken;
 use wire::{Control, Preamble};
@@ -156,6 +156,9 @@ fn unknown_hosts_are_refused_without_effect_on_a_flow() {
     let mut guest = flow.guest();
     guest.write_all(&u32::MAX.to_le_bytes()).unwrap();
     guest.read_to_end(&mut Vec::new()).expect("the connection is closed, not kept");
+    // A frame of a length that is right only in a session: none of it is read.
+    flow.answer(&[&Preamble::Control.emit()[..], &FRAME_LENGTH].concat());
+    flow.refused("1048576");
 
     // Data for an unknown session, with a guessed token.
     let data = Preamble::Data { session: SessionToken([7; 16]), driver: 0 };

@@ -17,7 +17,7 @@
 use contract::Bytes;
 use std::collections::VecDeque;
 use thiserror::Error;
-use wire::control::FRAME_BYTES_MAX;
+use wire::control::{FRAME_BYTES_MAX, HELLO_BYTES_MAX};
 use wire::{Control, WireError};
 
 /// The control channel cannot be used any more.
@@ -59,6 +59,7 @@ pub struct SavedChannel {
 #[derive(Debug)]
 pub struct ControlChannel {
     limit_bytes: usize,
+    frame_bytes_max: usize,
     /// Received bytes; those before `taken` are already parsed.
     inbox: Vec<u8>,
     taken: usize,
@@ -78,6 +79,7 @@ impl ControlChannel {
     pub fn new(limit_bytes: usize) -> Self {
         ControlChannel {
             limit_bytes,
+            frame_bytes_max: FRAME_BYTES_MAX,
             inbox: Vec::new(),
             taken: 0,
             received: 0,
@@ -88,6 +90,11 @@ impl ControlChannel {
             kept_from: 0,
             kept_bytes: 0,
         }
+    }
+
+    /// A channel that refuses longer frames than a `Hello` has: for a peer that is not authenticated yet.
+    pub fn for_hello(limit_bytes: usize) -> Self {
+        ControlChannel { frame_bytes_max: HELLO_BYTES_MAX, ..ControlChannel::new(limit_bytes) }
     }
 
     /// Returns the state from which another process continues the session on a new connection.
@@ -121,7 +128,7 @@ impl ControlChannel {
 
     /// Returns true if the channel accepts more bytes.
     pub fn has_room(&self) -> bool {
-        self.inbox.len() - self.taken <= FRAME_BYTES_MAX + 4
+        self.inbox.len() - self.taken <= self.frame_bytes_max + 4
     }
 
     /// Returns true if no byte follows the messages returned so far.
@@ -131,9 +138,8 @@ impl ControlChannel {
 
     /// Returns the next complete message.
     pub fn poll(&mut self) -> Result<Option<Control>, ChannelError> {
-        let Some((message, bytes)) = Control::parse_frame(&self.inbox[self.taken..])? else {
-            return Ok(None);
-        };
+        let frame = Control::parse_frame_within(&self.inbox[self.taken..], self.frame_bytes_max)?;
+        let Some((message, bytes)) = frame else { return Ok(None) };
         self.taken += bytes;
         self.received += u64::from(message.is_numbered());
         Ok(Some(message))

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use session::{ChannelError, ControlChannel, Handshake, HandshakeError, Welcomed};
-use wire::control::{FRAME_BYTES_MAX, Feature};
+use wire::control::{FEATURES_MAX, FRAME_BYTES_MAX, Feature, HELLO_BYTES_MAX, NAME_BYTES_MAX};
 use wire::preamble::SessionToken;
 use wire::{Control, FlowControl, WireError};
 
@@ -183,6 +183,31 @@ fn a_frame_too_long_is_refused_before_it_is_buffered() {
         channel.handle_bytes(piece);
     }
     assert_eq!(channel.poll(), Ok(Some(longest)));
+}
+
+#[test]
+fn a_host_that_is_not_authenticated_yet_can_send_only_a_hello() {
+    let name = |index| format!("{index:0>width$}", width = NAME_BYTES_MAX);
+    let feature = |index| Feature { name: name(index), is_needed: true };
+    let longest = Control::Hello {
+        host: name(0),
+        resume: Some(TOKEN),
+        received: u64::MAX,
+        attempt: u32::MAX,
+        features: (0..FEATURES_MAX).map(feature).collect(),
+    };
+    let mut channel = ControlChannel::for_hello(LIMIT_BYTES);
+    channel.handle_bytes(&longest.emit());
+    assert_eq!(channel.poll(), Ok(Some(longest)));
+    // A longer frame is refused by its length alone.
+    let mut channel = ControlChannel::for_hello(LIMIT_BYTES);
+    channel.handle_bytes(&(HELLO_BYTES_MAX as u32 + 1).to_le_bytes());
+    assert!(matches!(channel.poll(), Err(ChannelError::Wire(WireError::TooLong { .. }))));
+    // A shorter one that never ends fills no more than that.
+    let mut channel = ControlChannel::for_hello(LIMIT_BYTES);
+    channel.handle_bytes(&(HELLO_BYTES_MAX as u32).to_le_bytes());
+    channel.handle_bytes(&[0; HELLO_BYTES_MAX + 1]);
+    assert!(!channel.has_room());
 }
 
 const TOKEN: SessionToken = SessionToken([7; 16]);

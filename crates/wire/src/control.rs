@@ -11,6 +11,8 @@ use std::fmt;
 
 /// The longest frame in bytes, without its length field.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// The longest frame of a `Hello`, which comes from a host that is not authenticated yet: room for all names and features.
+pub const HELLO_BYTES_MAX: usize = 32 << 10;
 /// The longest name of a device, a host or an application, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The longest pipeline text in bytes.
@@ -291,14 +293,19 @@ impl Control {
     /// Parses one frame from the front of `bytes`: returns the message and its length, or `None` if more bytes
     /// are needed. A length over [`FRAME_BYTES_MAX`] is an error at once, before its bytes arrive.
     pub fn parse_frame(bytes: &[u8]) -> Result<Option<(Control, usize)>, WireError> {
+        Control::parse_frame_within(bytes, FRAME_BYTES_MAX)
+    }
+
+    /// Does the same as [`Control::parse_frame`] with another limit.
+    pub fn parse_frame_within(bytes: &[u8], limit: usize) -> Result<Option<(Control, usize)>, WireError> {
         let mut reader = Reader::new(bytes);
         if reader.left() < 4 {
             return Ok(None);
         }
         let length = reader.u32("frame length")? as usize;
-        if length > FRAME_BYTES_MAX {
-            let limit = FRAME_BYTES_MAX as u64;
-            return Err(WireError::TooLong { what: "frame length", length: length as u64, limit });
+        if length > limit {
+            let (length, limit) = (length as u64, limit as u64);
+            return Err(WireError::TooLong { what: "frame length", length, limit });
         }
         if reader.left() < length {
             return Ok(None);
