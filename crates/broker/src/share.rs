@@ -264,7 +264,7 @@ impl DeviceHost {
         }
         self.refresh_known(emit);
         self.find_unplugged(emit);
-        self.admissions.report_suppressed(emit);
+        self.admissions.report_suppressed(now(), emit);
         self.divide_processor(emit);
         self.attention.forget(now());
         for device in self.shared.values().filter(|_| !is_resting) {

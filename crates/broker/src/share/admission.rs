@@ -7,6 +7,7 @@ use crate::share_session::Session;
 use contract::Time;
 use flow::fair::Bucket;
 use modules::limits::{FIXED_LIMITS, LIMITS};
+use modules::now;
 use session::Admittance;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -17,8 +18,9 @@ use trust::PeerKey;
 const ADDRESSES_MAX: usize = 4096;
 /// An address may use this much time's worth of its rate in one burst.
 const BURST: Duration = Duration::from_secs(2);
-/// Most refusals reported individually in a second; further ones are only counted.
-const REPORTED_MAX: u64 = 1000;
+/// Most refusals reported individually in [`REPORT_INTERVAL`]; further ones are only counted. Strangers must not fill the log.
+const REPORTED_MAX: u64 = 10;
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Recent connections by address, and counts of refusals.
 pub(super) struct Admissions {
@@ -27,8 +29,12 @@ pub(super) struct Admissions {
     handshakes: Bucket,
     /// Refusals by reason.
     pub(super) refused: BTreeMap<String, u64>,
-    /// Refusals since the last call of `report_suppressed`.
+    /// Refusals reported in this interval, and its end.
     reported: u64,
+    interval_ends: Time,
+    /// Refusals that were only counted, since the last summary.
+    suppressed: u64,
+    summary_at: Time,
 }
 
 impl Admissions {
@@ -39,6 +45,9 @@ impl Admissions {
             handshakes: Bucket::new(bounds.handshakes_per_second as u64, BURST),
             refused: BTreeMap::new(),
             reported: 0,
+            interval_ends: Time::ZERO,
+            suppressed: 0,
+            summary_at: Time::ZERO,
         }
     }
 
@@ -74,18 +83,28 @@ impl Admissions {
 
     /// Counts a refusal; returns whether to report it individually.
     pub(super) fn refuse(&mut self, reason: &str) -> bool {
-        *self.refused.entry(name_of(reason).into()).or_default() += 1;
-        self.reported += 1;
-        self.reported <= REPORTED_MAX
+        self.refuse_at(reason, now())
     }
 
-    /// Reports the number of refusals since the last call that were only counted.
-    pub(super) fn report_suppressed(&mut self, emit: &mut dyn FnMut(Event)) {
-        let suppressed = std::mem::take(&mut self.reported).saturating_sub(REPORTED_MAX);
-        if suppressed > 0 {
-            emit(Event::Warning {
-                problem: format!("{suppressed} more connections were refused within a second"),
-            });
+    fn refuse_at(&mut self, reason: &str, now: Time) -> bool {
+        *self.refused.entry(name_of(reason).into()).or_default() += 1;
+        if now >= self.interval_ends {
+            (self.reported, self.interval_ends) = (0, now.after(REPORT_INTERVAL));
+        }
+        let is_reported = self.reported < REPORTED_MAX;
+        if !is_reported && self.suppressed == 0 {
+            self.summary_at = self.interval_ends;
+        }
+        self.reported += u64::from(is_reported);
+        self.suppressed += u64::from(!is_reported);
+        is_reported
+    }
+
+    /// At the end of an interval, reports the number of refusals that were only counted.
+    pub(super) fn report_suppressed(&mut self, now: Time, emit: &mut dyn FnMut(Event)) {
+        if self.suppressed > 0 && now >= self.summary_at {
+            let suppressed = std::mem::take(&mut self.suppressed);
+            emit(Event::Warning { problem: format!("{suppressed} more connections were refused") });
         }
     }
 }
@@ -201,7 +220,7 @@ mod tests {
         }
         assert!((10..=32).contains(&let_in), "{let_in} in a second, two seconds of it at once");
         let reason = admissions.connect(often.parse().unwrap(), now).unwrap_err();
-        assert!(admissions.refuse(&reason));
+        assert!(admissions.refuse_at(&reason, now));
         assert_eq!(admissions.refused["connections_per_second"], 1);
         admissions.connect(seldom.parse().unwrap(), now).unwrap();
         // All addresses of one IPv6 network share a budget.
@@ -219,16 +238,26 @@ mod tests {
         assert!(admissions.recent.len() <= ADDRESSES_MAX);
         let handshakes = (0..10_000).filter(|_| admissions.shake_hands(Time(1 << 40)).is_ok()).count();
         assert!((400..=401).contains(&handshakes), "{handshakes}");
-        for _ in 0..REPORTED_MAX + 5 {
-            admissions.refuse("it did not introduce itself in time");
+    }
+
+    #[test]
+    fn a_flood_of_refusals_does_not_fill_the_log() {
+        let mut admissions = Admissions::new(&Admittance::default());
+        let (start, mut lines, mut told) = (Time(1 << 40), 0, Vec::new());
+        for second in 0..20 {
+            let now = start.after(Duration::from_secs(second));
+            lines +=
+                (0..100).filter(|_| admissions.refuse_at("it did not introduce itself in time", now)).count();
+            admissions.report_suppressed(now, &mut |event| told.push(event));
         }
-        assert_eq!(admissions.refused["greeting"], REPORTED_MAX + 5);
-        let mut told = Vec::new();
-        admissions.report_suppressed(&mut |event| told.push(event));
-        admissions.report_suppressed(&mut |event| told.push(event));
-        assert!(
-            matches!(&told[..], [Event::Warning { problem }] if problem.starts_with("5 more")),
-            "{told:?}"
-        );
+        assert_eq!(lines, 20);
+        assert_eq!(admissions.refused["greeting"], 2000);
+        admissions.report_suppressed(start.after(Duration::from_secs(20)), &mut |event| told.push(event));
+        admissions.report_suppressed(start.after(Duration::from_secs(90)), &mut |event| told.push(event));
+        let counts = told.iter().map(|event| match event {
+            Event::Warning { problem } => problem.split(' ').next().unwrap().parse::<usize>().unwrap(),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((told.len(), counts.sum::<usize>()), (2, 1980));
     }
 }
