@@ -26,7 +26,7 @@ use broker::programs::check_transport;
 use broker::share_words::{ShareWords, one_or_several, pipelines, trust};
 use contract::{Kind, KindChange, Role, ServiceError, nearest};
 use flow::nodes::Conflict;
-use hosts::place::{FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
+use hosts::place::{DEFAULT_TRANSPORT, FALLBACK_TRANSPORT, check_peer, parse_target, split_transport};
 use hub::application::ApplicationChoice;
 use hub::joint::Joint;
 use modules::limits::limits;
@@ -297,8 +297,8 @@ impl AttachWords {
                 None => requests.push(AttachRequest {
                     peer: origin.target.peer,
                     address: origin.target.address,
+                    fallback: fallback(from, &transport)?,
                     transport,
-                    fallback: fallback(from, self.transport.as_deref())?,
                     targets: vec![target],
                     trust: known,
                     limits: limits(self.limits.as_deref())?,
@@ -450,9 +450,10 @@ fn advice(message: &str, rest: &str) -> String {
     }
 }
 
-/// Returns the fallback of the default transport; `None` if the user has chosen a transport.
-fn fallback(from: &str, options: Option<&str>) -> Result<Option<TransportPlan>, ServiceError> {
-    let is_free = !from.contains("://") && options.is_none();
+/// Returns the fallback of the default transport; `None` if the user has chosen a transport. Options choose none: a network
+/// that blocks UDP blocks it with any options.
+fn fallback(from: &str, transport: &TransportPlan) -> Result<Option<TransportPlan>, ServiceError> {
+    let is_free = !from.contains("://") && transport.class.name() == DEFAULT_TRANSPORT;
     is_free.then(|| transport_plan(FALLBACK_TRANSPORT, None)).transpose()
 }
 
@@ -519,10 +520,22 @@ mod tests {
 
     #[test]
     fn there_is_a_fallback_only_without_a_chosen_transport() {
-        let name = |from, options| fallback(from, options).unwrap().map(|plan| plan.class.name());
-        assert_eq!(name("studio/mouse", None), Some("tcp"));
-        assert_eq!(name("quic://studio/mouse", None), None);
-        assert_eq!(name("studio/mouse", Some("outbox=9")), None);
+        let fallback = |from: &str, options: Option<&str>| {
+            let words = AttachWords {
+                from: vec![from.into()],
+                transport: options.map(String::from),
+                insecure: true,
+                ..AttachWords::default()
+            };
+            let request = words.requests().unwrap().0.remove(0);
+            request.fallback.map(|plan| (plan.class.name(), plan.options.count("outbox")))
+        };
+        let tcp = TransportPlan::defaults("tcp").unwrap();
+        let tcp = Some((tcp.class.name(), tcp.options.count("outbox")));
+        assert_eq!(fallback("studio/mouse", None), tcp);
+        assert_eq!(fallback("studio/mouse", Some("outbox=9")), tcp);
+        assert_eq!(fallback("quic://studio/mouse", None), None);
+        assert_eq!(fallback("studio/mouse", Some("exec:cat")), None);
     }
 
     #[test]
