@@ -451,7 +451,7 @@ fn congestion() -> Answer {
         true => Answer::ok(format!("{current}; available: {available}")),
         false => Answer::limited(
             format!("{current}; available: {available}"),
-            "sudo modprobe tcp_bbr, then attach --transport congestion=bbr on networks that lose packets",
+            "sudo modprobe tcp_bbr; the transport tcp then uses it by itself where packets are lost at random",
         ),
     }
 }
