@@ -362,6 +362,7 @@ impl ApplicationHost {
             self.common.request_stats(now());
             let rest_interval = self.common.link.is_resting().then_some(REST_INTERVAL);
             if self.look.is_due(rest_interval, &self.poller, now()) {
+                self.console.iter_mut().for_each(|console| console.reopen(&mut self.poller));
                 self.refresh_known()?;
             }
             self.follow_address();

@@ -13,16 +13,15 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{getpid, getuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 use sys::poller::Poller;
 use sys::stop::Stop;
-use trust::local_socket::{directory, listen, write_line};
+use trust::local_socket::{LocalSocket, directories, write_line};
 
 /// Most processes joined to one device host.
 const VISITORS_MAX: usize = 32;
@@ -161,8 +160,7 @@ struct Visitor {
 
 /// The local socket of a device host, and the processes joined through it.
 pub struct JoinSocket {
-    listener: UnixListener,
-    path: PathBuf,
+    socket: LocalSocket,
     visitors: BTreeMap<u64, Visitor>,
     next: u64,
     patience: Duration,
@@ -172,9 +170,13 @@ impl JoinSocket {
     /// Opens the socket for the device host on `port`, which must already listen there. Numbers visitors from `first`, and
     /// gives each `patience` for its request. Fails if another device host has the socket, at another address of the same port.
     pub fn open(port: u16, first: u64, patience: Duration) -> io::Result<JoinSocket> {
-        let path = socket_path(port)?;
-        let listener = listen(&path)?;
-        Ok(JoinSocket { listener, path, visitors: BTreeMap::new(), next: first, patience })
+        let socket = LocalSocket::open(&socket_name(port))?;
+        Ok(JoinSocket { socket, visitors: BTreeMap::new(), next: first, patience })
+    }
+
+    /// Opens the socket again if its path is gone ([`LocalSocket::reopen`]). A failure is temporary.
+    pub fn reopen(&mut self, poller: &mut Poller) {
+        let _ = self.socket.reopen(poller);
     }
 
     /// Accepts visitors and returns the events of all.
@@ -182,7 +184,7 @@ impl JoinSocket {
         if !self.is_due(poller) {
             return Vec::new();
         }
-        while let Ok((stream, _)) = self.listener.accept() {
+        while let Ok(stream) = self.socket.accept() {
             self.let_in(stream);
         }
         let mut visits = Vec::new();
@@ -204,7 +206,7 @@ impl JoinSocket {
     /// Returns whether a visitor connected, sent something or missed its deadline.
     fn is_due(&self, poller: &Poller) -> bool {
         let is_late = |visitor: &Visitor| visitor.until.is_some_and(|until| now() >= until);
-        poller.is_ready(self.listener.as_fd())
+        poller.is_ready(self.socket.as_fd())
             || self
                 .visitors
                 .values()
@@ -258,17 +260,11 @@ impl JoinSocket {
 
     /// Registers the sockets with the poller; returns the earliest deadline.
     pub fn register(&self, poller: &mut Poller) -> Time {
-        poller.register(self.listener.as_fd(), true, false);
+        poller.register(self.socket.as_fd(), true, false);
         for visitor in self.visitors.values() {
             poller.register(visitor.stream.as_fd(), true, false);
         }
         self.visitors.values().filter_map(|visitor| visitor.until).min().unwrap_or(Time(u64::MAX))
-    }
-}
-
-impl Drop for JoinSocket {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -324,12 +320,7 @@ impl Join {
     /// Asks this user's device host at `listen` to offer one more device. Returns an error if it refuses.
     pub fn request(words: &ShareWords, listen: SocketAddr, stop: &Stop) -> Result<Join, ServiceError> {
         let failed = |error| ServiceError::os("joining the `share` that already runs", error);
-        let Ok(mut stream) = socket_path(listen.port()).and_then(UnixStream::connect) else {
-            return Ok(Join::NoHost);
-        };
-        if !socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid()) {
-            return Ok(Join::NoHost);
-        }
+        let Some(mut stream) = connect(listen.port()) else { return Ok(Join::NoHost) };
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         let directory = std::env::current_dir().map_err(failed)?;
         write_line(&mut stream, &Request { words: words.clone(), directory }).map_err(failed)?;
@@ -388,6 +379,13 @@ impl Joined {
     }
 }
 
-fn socket_path(port: u16) -> io::Result<PathBuf> {
-    Ok(directory()?.join(format!("{port}.sock")))
+/// Connects to this user's device host on `port`.
+fn connect(port: u16) -> Option<UnixStream> {
+    let is_own = |stream: &UnixStream| socket_peercred(stream).is_ok_and(|peer| peer.uid == getuid());
+    let paths = directories().ok()?.into_iter().map(|directory| directory.join(socket_name(port)));
+    paths.flat_map(UnixStream::connect).find(is_own)
+}
+
+fn socket_name(port: u16) -> String {
+    format!("{port}.sock")
 }

@@ -267,6 +267,8 @@ impl DeviceHost {
         self.admissions.report_suppressed(now(), emit);
         self.divide_processor(emit);
         self.attention.forget(now());
+        self.console.iter_mut().for_each(|console| console.reopen(&mut self.poller));
+        self.join_socket.iter_mut().for_each(|socket| socket.reopen(&mut self.poller));
         for device in self.shared.values().filter(|_| !is_resting) {
             if let Some(hub) = device.hub_stats() {
                 emit(Event::Hub { name: device.name.clone(), hub: Box::new(hub) });

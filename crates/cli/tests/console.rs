@@ -2,14 +2,16 @@
 
 mod support;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getuid, kill_process};
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
-use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard};
+use support::users::User;
+use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard, wait_until};
 
 fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
@@ -56,6 +58,38 @@ fn top_shows_both_ends_of_a_flow() {
     assert!(text.text().contains("pattern -> pattern") && text.text().contains("    tap"), "{}", text.text());
     assert_eq!(share.stop(), Some(0));
     drop(attach);
+}
+
+/// systemd removes the user's runtime directory after a logout, and makes a new one at the next login. A program in tmux
+/// runs on.
+#[test]
+fn processes_that_outlast_a_logout_are_found() {
+    if Path::new(&format!("/run/user/{}", getuid())).exists() {
+        return testkit::skip::here("this user is logged in");
+    }
+    let user = User::new();
+    let (share, address) = user.shares("pattern:rate=250", &["--name", "one"]);
+    let mut attach = user.serves(&["attach", &format!("{address}/one"), "--as", "pattern"]);
+    attach.wait("attached");
+    let runtime = user.0.path("run");
+    fs::remove_dir_all(&runtime).unwrap();
+    let port = address.rsplit(':').next().unwrap();
+    let names = [&share, &attach].map(|service| format!("console-{}-0", service.child.id()));
+    let names = [&names[0], &names[1], port];
+    let sockets = names.map(|name| PathBuf::from(user.0.path(&format!("state/outboard/run/{name}.sock"))));
+    wait_until("the sockets are back", || sockets.iter().all(|socket| socket.exists()));
+
+    fs::create_dir(&runtime).unwrap();
+    let top = user.says(&["top", "--once", "--json"]).done().json();
+    for process in [share.child.id(), attach.child.id()] {
+        assert!(top["flows"].as_array().unwrap().iter().any(|flow| flow["process"] == process), "{top}");
+    }
+    let mut second = user.serves(&["share", "pattern", "--name", "two", "--listen", &address]);
+    assert_eq!(second.wait("joined")["process"], share.child.id());
+    for service in [second, attach, share] {
+        assert_eq!(service.stop(), Some(0));
+    }
+    assert!(!sockets.iter().any(|socket| socket.exists()));
 }
 
 /// A process that connects to a silent host still answers `top`, and can be stopped.

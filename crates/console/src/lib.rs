@@ -16,13 +16,13 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::poller::Poller;
-use trust::local_socket::{directory, is_stale, listen, write_line};
+use trust::local_socket::{LocalSocket, directories, is_stale, write_line};
 
 /// Most clients at a time.
 const VISITORS_MAX: usize = 16;
@@ -257,8 +257,7 @@ struct Visitor {
 
 /// The console socket of one broker, and its clients.
 pub struct Console {
-    listener: UnixListener,
-    path: PathBuf,
+    socket: LocalSocket,
     visitors: BTreeMap<u64, Visitor>,
     next: u64,
 }
@@ -268,14 +267,18 @@ impl Console {
     pub fn open() -> io::Result<Console> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = directory()?.join(format!("{PREFIX}{}-{number}.sock", getpid().as_raw_nonzero()));
-        let listener = listen(&path)?;
-        Ok(Console { listener, path, visitors: BTreeMap::new(), next: 0 })
+        let socket = LocalSocket::open(&format!("{PREFIX}{}-{number}.sock", getpid().as_raw_nonzero()))?;
+        Ok(Console { socket, visitors: BTreeMap::new(), next: 0 })
     }
 
     /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.socket.path()
+    }
+
+    /// Opens the socket again if its path is gone ([`LocalSocket::reopen`]). A failure is temporary.
+    pub fn reopen(&mut self, poller: &mut Poller) {
+        let _ = self.socket.reopen(poller);
     }
 
     /// Reads requests; returns each with the number of its client. The caller must answer each one once.
@@ -291,10 +294,10 @@ impl Console {
                 Err(_) => self.disconnect(number, poller),
             }
         }
-        if !poller.is_ready(self.listener.as_fd()) {
+        if !poller.is_ready(self.socket.as_fd()) {
             return asked;
         }
-        while let Ok((stream, _)) = self.listener.accept() {
+        while let Ok(stream) = self.socket.accept() {
             let is_ours =
                 socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid() || peer.uid.is_root());
             if is_ours && self.visitors.len() < VISITORS_MAX && stream.set_nonblocking(true).is_ok() {
@@ -322,17 +325,11 @@ impl Console {
 
     /// Registers the sockets with the poller.
     pub fn register(&self, poller: &mut Poller) {
-        poller.register(self.listener.as_fd(), true, false);
+        poller.register(self.socket.as_fd(), true, false);
         for visitor in self.visitors.values() {
             let writes = visitor.is_writing();
             poller.register(visitor.stream.as_fd(), !writes, writes);
         }
-    }
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -387,30 +384,31 @@ impl Visitor {
 
 /// Lists the consoles of this user's processes, and removes sockets left behind by killed processes.
 pub fn consoles() -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory()?)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !name.starts_with(PREFIX) {
-            continue;
-        }
-        match is_stale(&path) {
-            // Another process may have removed it already.
-            true => drop(fs::remove_file(&path)),
-            false => found.push(path),
-        }
-    }
-    found.sort();
-    Ok(found)
+    named(PREFIX)
 }
 
 /// Lists the consoles of this process.
 pub fn own_consoles() -> io::Result<Vec<PathBuf>> {
-    let own = format!("{PREFIX}{}-", getpid().as_raw_nonzero());
-    let is_own =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own));
-    let mut found: Vec<_> =
-        fs::read_dir(directory()?)?.flatten().map(|entry| entry.path()).filter(is_own).collect();
+    named(&format!("{PREFIX}{}-", getpid().as_raw_nonzero()))
+}
+
+/// Lists the sockets whose names have this prefix, and removes those that have no listener.
+fn named(prefix: &str) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for directory in directories()? {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !name.starts_with(prefix) {
+                continue;
+            }
+            match is_stale(&path) {
+                // Another process may have removed it already.
+                true => drop(fs::remove_file(&path)),
+                false => found.push(path),
+            }
+        }
+    }
     found.sort();
     Ok(found)
 }

@@ -50,6 +50,9 @@ use unit::{Report, ThreadProgress, Unit, UnitContext, Words};
 /// Timeout of each shutdown step.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest time for which the console stays away after a logout has removed its path.
+const CONSOLE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Interval between two searches for devices that match rules.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -396,6 +399,7 @@ impl Supervisor {
             .chain(self.sharings.iter().filter_map(Sharing::retry_at))
             .chain(self.looks.iter().copied())
             .chain(self.metrics_server.retry_at())
+            .chain(self.console.iter().map(|_| now().after(CONSOLE_INTERVAL)))
             .min();
         let waited = self.poller.wait(at.map(|at| at.since(now())));
         waited.map(drop).map_err(|error| ServiceError::os("waiting", error))
@@ -403,6 +407,7 @@ impl Supervisor {
 
     fn serve_console(&mut self) {
         let Some(mut console) = self.console.take() else { return };
+        console.reopen(&mut self.poller);
         for (visitor, operation) in console.poll(&mut self.poller) {
             let answer = match operation {
                 Operation::Stats {} => {
