@@ -491,7 +491,8 @@ impl Loop {
     fn remove(&mut self, number: u16, end: PathEnd) {
         let Some(client) = self.clients.remove(&number) else { return };
         client.forget(&mut self.poller);
-        let limits = (now(), self.options.patience, self.options.queue);
+        let patience = self.device.is_some().then_some(self.options.patience);
+        let limits = (now(), patience, self.options.queue);
         self.inward.end_path((number, client), end, limits, &mut self.drops);
     }
 

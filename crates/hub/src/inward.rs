@@ -6,7 +6,9 @@
 //! | the path ends because | its messages |
 //! |---|---|
 //! | the device was gone and is back | wait for the device, like those of the host's next path |
-//! | the owner left | wait for the device, for the hub's patience; then they are dropped |
+//! | the owner left, and others use the device | wait for the device, for the hub's patience; then they are dropped |
+//! | the owner left while the device was gone | are dropped: it would get them at any later time |
+//! | the last host left | those that the device has room for precede its end; the others are lost |
 //!
 //! Those of an unreliable flow are dropped: a snapshot replaces them.
 
@@ -55,6 +57,8 @@ struct Ended {
     client: Client,
     /// The time at which its messages are dropped; `None` while its host uses the device.
     until: Option<Time>,
+    /// Limit of messages that are still taken from it: a worker may go on writing.
+    left: usize,
 }
 
 /// The flow to the device.
@@ -125,12 +129,12 @@ impl Inward {
     }
 
     /// Takes the client of a path that has ended at `now`. Drops the messages that the device will not get; `queue` is
-    /// their limit.
+    /// their limit. Without a `patience` the device is gone.
     pub(crate) fn end_path(
         &mut self,
         (number, client): (u16, Client),
         end: PathEnd,
-        (now, patience, queue): (Time, Duration, usize),
+        (now, patience, queue): (Time, Option<Duration>, usize),
         drops: &mut DropCounts,
     ) {
         let reason = match end {
@@ -140,9 +144,18 @@ impl Inward {
         if self.owner != Some(number) || !self.is_reliable || self.ended.len() >= ENDED_MAX {
             return drop_all(client, queue, reason, drops);
         }
-        self.ended.push_back(Ended { client, until: None });
-        if end == PathEnd::Left {
-            self.ended.iter_mut().for_each(|ended| ended.until = ended.until.or(Some(now.after(patience))));
+        // Those in the memory of the path, and the one that the client holds.
+        self.ended.push_back(Ended { client, until: None, left: queue + 1 });
+        match (end, patience) {
+            (PathEnd::Replaced, _) => {}
+            (PathEnd::Left, Some(patience)) => {
+                let until = Some(now.after(patience));
+                self.ended.iter_mut().for_each(|ended| ended.until = ended.until.or(until));
+            }
+            (PathEnd::Left, None) => {
+                let ended = std::mem::take(&mut self.ended);
+                ended.into_iter().for_each(|ended| drop_all(ended.client, queue, HOST_LEFT, drops));
+            }
         }
     }
 
@@ -162,7 +175,9 @@ impl Inward {
                 continue;
             }
             let key = self.key.filter(|_| is_owner);
-            again |= forward(client, device.as_mut(), key, &mut self.unflushed)? == Forwarded::Burst;
+            let mut limit = BURST;
+            let forwarded = forward(client, device.as_mut(), key, (&mut self.unflushed, &mut limit))?;
+            again |= forwarded == Forwarded::Burst;
         }
         self.flush(device)?;
         Ok(again)
@@ -175,10 +190,13 @@ impl Inward {
         drops: &mut DropCounts,
     ) -> PartnerResult<bool> {
         while let Some(first) = self.ended.front_mut() {
-            match forward(&mut first.client, device.as_mut(), self.key, &mut self.unflushed)? {
-                Forwarded::Burst => return Ok(true),
-                Forwarded::Full if first.until.is_none_or(|until| now < until) => return Ok(false),
-                Forwarded::All | Forwarded::Full => {}
+            if first.left > 0 && first.until.is_none_or(|until| now < until) {
+                let limits = (&mut self.unflushed, &mut first.left);
+                match forward(&mut first.client, device.as_mut(), self.key, limits)? {
+                    Forwarded::Burst => return Ok(true),
+                    Forwarded::Full => return Ok(false),
+                    Forwarded::All => {}
+                }
             }
             if let Some(ended) = self.ended.pop_front() {
                 drop_all(ended.client, queue, HOST_LEFT, drops);
@@ -223,19 +241,22 @@ impl Inward {
     }
 }
 
-/// Forwards the available messages of a client to this flow of the device; without one, drops them.
+/// Forwards the available messages of a client to this flow of the device; without one, drops them. Takes at most a burst, and at most
+/// `limit` messages, which it lowers.
 fn forward(
     client: &mut Client,
     device: &mut dyn Partner,
     key: Option<FlowKey>,
-    unflushed: &mut bool,
+    (unflushed, limit): (&mut bool, &mut usize),
 ) -> PartnerResult<Forwarded> {
-    for _ in 0..BURST {
+    for _ in 0..BURST.min(*limit) {
+        *limit -= 1;
         match (client.receive(), key) {
             (Incoming::Message(message), Some(key)) => match device.push(key, message) {
                 Ok(Pushed::Taken) => *unflushed = true,
                 Ok(Pushed::Full(message)) => {
                     client.put_back(Incoming::Message(message));
+                    *limit += 1;
                     return Ok(Forwarded::Full);
                 }
                 Err((PartnerError::Message(_), _)) => client.drops.add("refused by the device", 1),

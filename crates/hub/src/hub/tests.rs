@@ -141,3 +141,39 @@ fn a_device_that_takes_nothing_loses_the_messages_of_a_former_owner_after_the_pa
     assert_eq!(received(&mut hub, &mut behind), ["a", "d"]);
     assert_eq!(hub.drops.counts.get("host left"), Some(&2));
 }
+
+#[test]
+fn a_former_owner_that_goes_on_writing_keeps_nobody_waiting() {
+    let (mut hub, mut behind) = slow_device();
+    hub.handle(Command::SetOwner(Some(1)));
+    let mut first = join(&mut hub, 1, &["a"]);
+    hub.handle(Command::Leave(1));
+    hub.handle(Command::SetOwner(Some(2)));
+    let _second = join(&mut hub, 2, &["d"]);
+    let is_next_served = (0..2 * hub.options.queue + 8).any(|_| {
+        let _ = first.push(FlowKey::DEFAULT, Message::new(Time::ZERO, b"x".as_slice()));
+        hub.turn().unwrap();
+        match behind.receive() {
+            Incoming::Message(message) => *message.body.into_bytes() == *b"d",
+            _ => false,
+        }
+    });
+    assert!(is_next_served);
+}
+
+/// It might return at any later time, to the surprise of everybody.
+#[test]
+fn a_device_that_returns_gets_nothing_of_an_owner_that_left_meanwhile() {
+    let (mut hub, behind) = slow_device();
+    hub.handle(Command::SetOwner(Some(1)));
+    let first = join(&mut hub, 1, &["taken", "a", "b"]);
+    hub.turn().unwrap();
+    hub.lose_device(&PartnerError::Gone("unplugged".into()));
+    drop((behind, first));
+    hub.handle(Command::Leave(1));
+    hub.handle(Command::SetOwner(Some(2)));
+    let _second = join(&mut hub, 2, &["d"]);
+    let mut behind = plug(&mut hub);
+    assert_eq!(received(&mut hub, &mut behind), ["d"]);
+    assert_eq!(hub.drops.counts.get("host left"), Some(&2));
+}
