@@ -526,6 +526,8 @@ impl Session {
             Notice::LinkHeldBack if self.common.silent_since().is_some() => {}
             Notice::LinkHeldBack => self.common.link.send(&Control::Unlinked { driver })?,
             Notice::Restarted { .. } => {
+                // A worker that has ended holds the device no longer.
+                device.into_iter().for_each(|device| device.handle_released(self.id, driver));
                 self.datagram_peers.remove(&driver);
                 self.following.remove(driver);
                 // The kernel resets a killed worker's stream once, and the link may lose that.
