@@ -87,6 +87,16 @@ fn start_share(device: &Handle, class: FlowClass, listen: SocketAddr) -> Share {
 }
 
 impl Lab {
+    /// Ends the device host without a goodbye. Returns the number of messages at the node, which is neutral.
+    fn crash(&mut self) -> usize {
+        let (stop, thread) = self.share.take().unwrap();
+        self.relay.cut();
+        stop.stop();
+        thread.join().unwrap();
+        self.application.wait("neutral", |bench| bench.neutral > 0);
+        self.application.with(|bench| bench.pushed.len())
+    }
+
     fn start(setup: Setup) -> Lab {
         Lab::start_behind(setup, |device_host| device_host)
     }
@@ -427,13 +437,7 @@ fn a_restarted_device_host_is_found_again_and_the_node_stays() {
     let params = Params::default();
     let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 19 });
     lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
-    let (stop, thread) = lab.share.take().unwrap();
-    // Exit without a goodbye, like a crash.
-    lab.relay.cut();
-    stop.stop();
-    thread.join().unwrap();
-    lab.application.wait("neutral", |bench| bench.neutral > 0);
-    let before = lab.application.with(|bench| bench.pushed.len());
+    let before = lab.crash();
     let target = lab.device_host;
     let (_, _, stop, thread) = start_share(&lab.device, FlowClass::State, target);
     lab.share = Some((stop, thread));
@@ -450,12 +454,7 @@ fn a_device_host_is_found_again_on_a_longer_path() {
     let params = "delay=5ms".parse().unwrap();
     let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "quic", via: "", params, seed: 41 });
     lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
-    let (stop, thread) = lab.share.take().unwrap();
-    lab.relay.cut();
-    stop.stop();
-    thread.join().unwrap();
-    lab.application.wait("neutral", |bench| bench.neutral > 0);
-    let before = lab.application.with(|bench| bench.pushed.len());
+    let before = lab.crash();
     let (_, _, stop, thread) = start_share(&lab.device, FlowClass::State, lab.device_host);
     lab.share = Some((stop, thread));
     lab.relay.set_both("delay=100ms".parse().unwrap());
