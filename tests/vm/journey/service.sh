@@ -48,13 +48,13 @@ sed 's,@bindir@,/usr/local/bin,' "$packaging/outboard.service" >$units/outboard.
 install -m 644 "$packaging/outboard.sysusers" /usr/local/lib/sysusers.d/outboard.conf
 install -m 644 "$packaging/outboard.tmpfiles" /usr/local/lib/tmpfiles.d/outboard.conf
 install -m 644 "$packaging/60-outboard.rules" /etc/udev/rules.d
-# A machine that has not loaded the module yet has the node nevertheless, for root.
+# A machine that has not loaded the module yet.
 modprobe -r uinput || fail "uinput is in use"
-mknod -m 600 /dev/uinput c 10 223 || fail "mknod"
 # What docs/guide/service.md says.
 systemd-sysusers || fail "systemd-sysusers"
 systemd-tmpfiles --create outboard.conf || fail "systemd-tmpfiles"
-udevadm control --reload && udevadm trigger
+modprobe -a uinput uhid || fail "modprobe"
+udevadm control --reload && udevadm trigger --settle
 [ "$(stat -c %G:%a /dev/uinput)" = outboard:660 ] || fail "/dev/uinput: $(stat -c %G:%a /dev/uinput)"
 printf '%s\n' "$run_file" >/etc/outboard/outboard.toml
 
