@@ -160,11 +160,33 @@ fn next_keysym(viewer: &mut Viewer) -> u32 {
     }
 }
 
+/// The user of the screen chooses a layout with other places for Y and Z.
+#[test]
+fn a_layout_that_the_screens_user_loads_later_is_typed() {
+    let Some(server) = Server::start("320x200x24") else { return };
+    let mut device = server.device("");
+    let Some(mut typed) = Typed::start(&server, &mut device) else { return };
+    let z = 0x7a;
+    device.type_key(z);
+    assert_eq!(typed.next(), z);
+    let Some(_user) = User::new(&server, "de") else { return };
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        device.type_key(z);
+        if typed.next() == z {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is typed by the former layout");
+    }
+    assert_eq!(device.figure("inputs refused"), 0.0);
+}
+
 /// Keys by their codes: Q, E, A, 7 of the keypad, and the modifiers.
 #[test]
 fn a_window_sends_the_keysyms_of_every_layout_level_and_lock() {
     let [q, e, a, keypad_7] = [24, 26, 38, 79];
     let [shift, alt_gr, caps_lock, num_lock] = [50, 108, 66, 77];
+    let [left_alt, left_control, print, pause] = [64, 37, 107, 127];
     let Some(server) = Server::start("320x200x24") else { return };
     let Some(mut user) = User::new(&server, "us,de,ru,gr") else { return };
     let (mut glass, mut viewer) = (server.device(",view=only"), server.window());
@@ -179,6 +201,9 @@ fn a_window_sends_the_keysyms_of_every_layout_level_and_lock() {
     };
     let (us, de, ru, gr) = (0, 1, 2, 3);
     check(us, &[q], 0x71);
+    // Alt and Control select another level of these keys, and are sent as keys of their own.
+    check(us, &[left_alt, print], 0xff61);
+    check(us, &[left_control, pause], 0xff13);
     check(de, &[alt_gr, q], 0x40);
     check(de, &[alt_gr, e], 0x20ac);
     check(de, &[shift, alt_gr, q], 0x7d9);

@@ -21,6 +21,9 @@ pub(super) struct Levels {
     keys: Vec<KeySymMap>,
 }
 
+/// Control and Alt (`Mod1`) are sent as keys of their own, and select the level at the screen: Print with Alt stays Print here.
+const SENT_BITS: u16 = 1 << 2 | 1 << 3;
+
 impl Levels {
     /// Takes a server's map, which has all types and keys.
     pub(super) fn new(reply: GetMapReply) -> Levels {
@@ -39,7 +42,7 @@ impl Levels {
         // Bits 13 and 14 of the state are the group.
         let Some(group) = group_of(key, usize::from(state >> 13 & 3)) else { return NONE };
         let Some(kind) = self.types.get(usize::from(key.kt_index[group])) else { return NONE };
-        let modifiers = state & u16::from(kind.mods_mask);
+        let modifiers = state & u16::from(kind.mods_mask) & !SENT_BITS;
         let is_selected = |mask| u16::from(mask) == modifiers;
         let selected = kind.map.iter().find(|entry| entry.active && is_selected(entry.mods_mask));
         let found = keysym_at(key, group, selected.map_or(0, |entry| entry.level.into()));
