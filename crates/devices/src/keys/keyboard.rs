@@ -68,9 +68,12 @@ impl Keyboard {
     /// Returns the group, key and level that give `keysym`: those of the present group, if it has one.
     fn find(&self, keysym: u32) -> Option<(u8, u8, usize)> {
         let groups = self.locks.map_or([0; 3], |locks| [locks.group, 0, 1]);
-        groups
-            .into_iter()
-            .find_map(|group| self.layout.find_key(keysym, group).map(|(key, level)| (group, key, level)))
+        // The layout may name the keysym that a key was bound to before.
+        let is_bound = |key: u8| self.bound.iter().any(|(bound, _)| *bound == key);
+        groups.into_iter().find_map(|group| {
+            let (key, level) = self.layout.find_key(keysym, group).filter(|(key, _)| !is_bound(*key))?;
+            Some((group, key, level))
+        })
     }
 
     fn is_down(&self, key: u8) -> bool {

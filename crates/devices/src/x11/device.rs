@@ -111,6 +111,9 @@ impl DevicePartner {
         }
         let mut keyboard = Keyboard::default();
         let layout = LayoutQuery::new(extensions.xkb);
+        if !is_view_only(spec) {
+            layout.select_changes(&mut client);
+        }
         let present = layout.wait(&mut client, deadline).map_err(&to_device_error)?;
         keyboard.set_layout(present.into_keys());
         let mut locks = None;
