@@ -2,6 +2,7 @@
 
 use super::event::{Decoder, EVENT_BYTES, Event, News, READ_BYTES};
 use super::stream::Splitter;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -71,6 +72,9 @@ impl Input {
                         into.extend(bytes[..count].iter().flat_map(|byte| splitter.push(*byte)).flatten());
                         Ok(Arrival::Some)
                     }
+                    // The device has no output: it was opened for writing only, and only a poll tells whether it is still there.
+                    Err(Errno::BADF) if is_unplugged(line) => Ok(Arrival::Gone),
+                    Err(Errno::BADF) => Ok(Arrival::Nothing),
                     Err(error) => arrival(error),
                 }
             }
@@ -101,11 +105,16 @@ impl Input {
     }
 }
 
+fn is_unplugged(line: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(line, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok()
+        && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+}
+
 fn arrival(error: Errno) -> io::Result<Arrival> {
     match error {
         Errno::AGAIN | Errno::INTR => Ok(Arrival::Nothing),
-        // The device has no output: it was opened for writing only.
-        Errno::BADF => Ok(Arrival::Nothing),
         // A sequencer's queue was full, and the kernel emptied it. A raw device's bytes were too many.
         Errno::NOSPC => Ok(Arrival::Lost),
         Errno::NODEV | Errno::IO => Ok(Arrival::Gone),

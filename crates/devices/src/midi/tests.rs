@@ -197,6 +197,8 @@ fn a_raw_device_that_only_receives_gets_its_notes() {
     let mut bytes = [0; 3];
     far.read_exact(&mut bytes).unwrap();
     assert_eq!(bytes, [0x90, 60, 100]);
+    drop(far);
+    assert!(matches!(partner.pull(FlowKey::DEFAULT, Pull::Yours), Err(PartnerError::Gone(_))));
 }
 
 #[test]
