@@ -1,7 +1,8 @@
 //! A device that is another one than a node stands in for, since the device host or its `share` has restarted.
 //!
 //! It is given back at once. The node stays, and requests wait: a restarted `share` makes a new session, which opens the device again.
-//! Within this session, a rule of the device host may return the first device.
+//! Within this session, a rule of the device host may return the first device. The next program makes the node of a disk anew
+//! (`can_hand_over` of `nbd`), so the description is not handed over.
 
 use super::{ApplicationHost, Opening};
 use crate::events::Event;

@@ -22,7 +22,7 @@ use worker::Handover;
 const MAGIC: [u8; 4] = *b"OUTH";
 /// The layout of everything that is handed over: this module, `broker::handover`, the commands of a worker, the descriptions of
 /// devices, the recovery log, and the checkpoints of stages. A change of any of them is a new layout.
-const LAYOUT: u16 = 2;
+const LAYOUT: u16 = 3;
 /// The longest memory, key, and entry in bytes.
 const BYTES_MAX: usize = 1 << 30;
 const KEY_BYTES_MAX: usize = 1 << 20;

@@ -1,12 +1,12 @@
 //! Disks of this host (`Documentation/ABI/stable/sysfs-block`), and one that was plugged in again.
 
 use super::advice;
-use super::identity::Identity;
+use super::identity::{self, Identity};
 use super::properties::{Properties, size};
 use super::udev::{LINKS, Udev};
 use crate::plain::os;
 use contract::{DeviceError, Listing};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, major, minor, statx};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags, fstat, fstatfs, major, minor, statx};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
@@ -19,8 +19,6 @@ const DISKS: &str = "/sys/dev/block";
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// The unit of the sizes in sysfs.
 const SECTOR_BYTES: u64 = 512;
-/// Links to the same disk that tell more to users come first.
-const GENERIC: [&str; 4] = ["wwn-", "nvme-eui.", "nvme-uuid.", "scsi-"];
 /// Disks without a device: memory of the kernel.
 const VIRTUAL: [&str; 3] = ["ram", "zram", "nbd"];
 
@@ -35,17 +33,16 @@ pub(super) fn name_and_identity(path: &Path, disk: impl AsFd) -> (String, String
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let name = file(path).unwrap_or_else(|| "disk".into());
     let Some(device) = block_device(&disk) else {
-        let identity = Identity { link: "", is_removable: false, marks: &file_mark(&disk) };
+        let marks = file_mark(&disk, &file(&real).unwrap_or_default());
+        let identity = Identity { link: "", is_removable: false, marks: &marks };
         return (name, identity.to_text());
     };
     let model = file(&real).and_then(|node| model(&Path::new(SYSFS).join(node)));
     let links = fs::read_dir(LINKS).into_iter().flatten().flatten();
-    let mut links: Vec<String> = links
+    let links = links
         .filter(|link| fs::canonicalize(link.path()).is_ok_and(|target| target == real))
-        .filter_map(|link| link.file_name().into_string().ok())
-        .collect();
-    links.sort_by_key(|link| (GENERIC.iter().any(|start| link.starts_with(start)), link.clone()));
-    let link = links.into_iter().next().unwrap_or_default();
+        .filter_map(|link| link.file_name().into_string().ok());
+    let link = identity::chosen(links);
     let directory = disk_directory(device);
     let removable = attribute(&directory, "removable").or_else(|| attribute(&directory, "../removable"));
     let identity = Identity {
@@ -57,13 +54,20 @@ pub(super) fn name_and_identity(path: &Path, disk: impl AsFd) -> (String, String
 }
 
 /// Returns the mark of a file. A file that was deleted may leave its inode to the next one, but not the time at which it was made.
-fn file_mark(file: impl AsFd) -> String {
+fn file_mark(file: impl AsFd, name: &str) -> String {
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
-    let Ok(stat) = statx(file, "", AtFlags::EMPTY_PATH, wanted) else { return String::new() };
-    let made = stat.stx_btime;
+    let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, wanted) else { return String::new() };
     let has_time = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let time = if has_time { format!("-{}.{:09}", made.tv_sec, made.tv_nsec) } else { String::new() };
-    format!("file-{}{time}", stat.stx_ino)
+    let made = has_time.then_some((stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec));
+    match has_lasting_inodes(&file) {
+        true => identity::file_mark(&stat.stx_ino.to_string(), made),
+        false => identity::file_mark(name, made),
+    }
+}
+
+/// Returns whether a file keeps its inode. FAT and exFAT have none on the disk, and FUSE numbers files as they come (`linux/magic.h`).
+fn has_lasting_inodes(file: impl AsFd) -> bool {
+    !fstatfs(file).is_ok_and(|system| matches!(system.f_type, 0x4d44 | 0x2011_bab0 | 0x6573_5546))
 }
 
 /// Returns the number of an open block device, `None` for a file.

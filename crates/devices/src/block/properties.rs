@@ -70,7 +70,7 @@ pub(crate) fn check_same(known: &Description, found: &Description) -> Result<(),
         format!("its blocks have {} bytes instead of {}", new.block_bytes, old.block_bytes)
     } else if known.class != found.class {
         format!("its class is `{}` instead of `{}`", found.class, known.class)
-    } else if !before.is_same_medium(&now) {
+    } else if !before.is_same_medium(&now) && !is_unknown(&known.class, [&before, &now]) {
         "its serial number, its partition table, its file system or its file is another one".into()
     } else {
         return Ok(());
@@ -79,6 +79,12 @@ pub(crate) fn check_same(known: &Description, found: &Description) -> Result<(),
         "this is another disk than the attached one, or may be: {difference}. Requests wait for the attached one: share it again under \
          this name. To use the disk that is shared now, end this `attach` and start it again"
     ))
+}
+
+/// Returns whether a disk comes from a build that gave no identity to the disks of servers and to files.
+fn is_unknown(class: &str, disks: [&Properties; 2]) -> bool {
+    let is_file = |disk: &&Properties| disk.identity.starts_with(" file-");
+    disks.iter().any(|disk| disk.identity.is_empty()) && (class != "block" || disks.iter().any(is_file))
 }
 
 fn cut(text: &str) -> &str {

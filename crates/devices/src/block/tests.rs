@@ -253,6 +253,25 @@ impl Drop for Loop {
     }
 }
 
+/// Repeats an opening for a minute until its error suits, which is empty if it succeeds. udev looks at a disk after each change, and has it
+/// open meanwhile.
+fn settled(
+    open: impl Fn() -> Result<Opened, DeviceError>,
+    suits: impl Fn(&str) -> bool,
+) -> Result<Opened, String> {
+    let began = Instant::now();
+    loop {
+        let opened = open().map_err(|error| error.to_string());
+        let is_settled = suits(opened.as_ref().err().map_or("", String::as_str));
+        if is_settled || began.elapsed() > Duration::from_secs(60) {
+            return opened;
+        }
+        drop(opened);
+        // Its end makes udev look again.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
 fn instance(known: &Description) -> u64 {
     Properties::of(known).unwrap().instance
 }
@@ -274,18 +293,22 @@ fn a_block_device_discards_whole_blocks_and_is_refused_once_it_has_another_mediu
     let read = first.perform(&request(2, Command::Read, 0, 16896), &Body::new()).unwrap();
     assert!(read[..512] == [7; 512] && read[512..16384] == [0; 15872] && read[16384..] == [7; 512]);
     drop(first);
-    assert!(Block.reopen(&spec, Role::Device, &known).is_ok(), "it was not unplugged");
+    let reopened =
+        || settled(|| Block.reopen(&spec, Role::Device, &known), |error| !error.contains("udev still"));
+    assert!(reopened().is_ok(), "it was not unplugged");
     let path = device.0.clone();
     drop(device);
-    let empty = Block.open(&spec, Role::Device, None).map(drop);
+    // A program that has it open keeps the medium.
+    let is_empty = |error: &str| error.contains("the drive is empty");
+    let empty = settled(|| Block.open(&spec, Role::Device, None), is_empty).map(drop);
     let again = std::process::Command::new("losetup").arg(&path).arg(&other.0).status().unwrap();
     let _device = Loop(path);
     if !again.success() {
         return println!("skipped: another program has the loop device");
     }
-    let empty = empty.unwrap_err().to_string();
+    let empty = empty.unwrap_err();
     assert!(empty.contains("the drive is empty") && !empty.contains("truncate"), "{empty}");
-    let error = Block.reopen(&spec, Role::Device, &known).unwrap_err().to_string();
+    let error = reopened().unwrap_err();
     assert!(error.contains("share it again"), "{error}");
     let opened = Block.open(&spec, Role::Device, None).unwrap();
     let found = opened.description.clone();
@@ -336,6 +359,34 @@ fn a_disk_that_is_described_anew_has_to_be_the_same_one() {
         Block.check_same(&known, &file.open(false).unwrap().description).is_err(),
         "another file has its path"
     );
+}
+
+#[test]
+fn a_disk_of_a_build_without_identities_is_not_another_one() {
+    let file = DiskFile::new(1 << 20);
+    let known = Properties::of(&file.open(false).unwrap().description).unwrap();
+    let disk = |class: &str, identity: &str, size_bytes| {
+        let geometry = Geometry { size_bytes, ..known.geometry };
+        let identity = identity.into();
+        describe(class, &Properties { geometry, instance: 0, identity, ..known.clone() })
+    };
+    let size = known.geometry.size_bytes;
+    for (class, before, now, is_same) in [
+        ("nbd", "", "", true),
+        ("nbd", "", "//store/disk", true),
+        ("nbd", "//store/disk", "//store/other", false),
+        ("iscsi", "//store/iqn/1", "", true),
+        ("block", "", " file-7", true),
+        ("block", " file-7", "", true),
+        ("block", " file-7", " file-8", false),
+        // Two disks without a serial number and without content.
+        ("block", "", "", false),
+        ("block", "", "ata-Disk_1", false),
+    ] {
+        let (before, now) = (disk(class, before, size), disk(class, now, size));
+        assert_eq!(Block.check_same(&before, &now).is_ok(), is_same, "{class}: {before:?}, {now:?}");
+    }
+    assert!(Block.check_same(&disk("nbd", "", size), &disk("nbd", "", size * 2)).is_err());
 }
 
 #[test]

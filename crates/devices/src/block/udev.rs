@@ -14,6 +14,8 @@ pub(super) const LINKS: &str = "/dev/disk/by-id";
 const MARKS: [&str; 2] = ["E:ID_PART_TABLE_UUID=", "E:ID_FS_UUID="];
 /// The longest wait for the facts about a disk that was just plugged in.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between two looks at the queue of udev.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The files of udev.
 pub(super) struct Udev<'a>(&'a Path);
@@ -44,16 +46,17 @@ impl Udev<'_> {
         self.is_running() && self.0.join("queue").exists()
     }
 
-    /// Waits until udev has facts about a disk, until the timeout at most.
+    /// Waits until udev has facts about a disk and handles no event, until the timeout at most. A card reader has facts without a card, too.
     pub(super) fn wait(&self, device: u64, timeout: Duration) {
         let end = Instant::now() + timeout;
         let facts = self.facts(device);
         let watch = facts.parent().and_then(|directory| DirectoryWatch::new(directory).ok());
         let (Some(watch), Ok(mut poller)) = (watch, Poller::new()) else { return };
-        while self.is_running() && !facts.exists() {
+        while self.is_running() && (!facts.exists() || self.is_busy()) {
             poller.register(watch.as_fd(), true, false);
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || poller.wait(Some(left)).is_err() {
+            // The watch does not see the queue.
+            if left.is_zero() || poller.wait(Some(left.min(LOOK_INTERVAL))).is_err() {
                 return;
             }
             watch.take();
@@ -90,15 +93,23 @@ mod tests {
         assert!(!udev.is_busy() && udev.marks(device).is_empty());
         fs::write(root.join("control"), "").unwrap();
         assert!(udev.is_busy());
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                udev.wait(device, Duration::from_secs(600));
-                udev.marks(device)
+        // A new disk, and another card in its drive.
+        for mark in ["47-11", "47-12"] {
+            fs::write(root.join("queue"), "").unwrap();
+            let (began, timeout) = (Instant::now(), Duration::from_millis(20));
+            udev.wait(device, timeout);
+            assert!(began.elapsed() >= timeout, "{mark}");
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    udev.wait(device, Duration::from_secs(600));
+                    udev.marks(device)
+                });
+                fs::write(root.join("new"), format!("E:ID_FS_UUID={mark}\n")).unwrap();
+                fs::rename(root.join("new"), udev.facts(device)).unwrap();
+                fs::remove_file(root.join("queue")).unwrap();
+                assert_eq!(waits.join().unwrap(), mark);
             });
-            fs::write(root.join("new"), "E:ID_FS_UUID=47-11\n").unwrap();
-            fs::rename(root.join("new"), udev.facts(device)).unwrap();
-            assert_eq!(waits.join().unwrap(), "47-11");
-        });
+        }
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -428,6 +428,7 @@ fn the_socket_is_removed_and_replaced() {
     let socket = path(&node.opened.spec.target).unwrap();
     let again = Nbd.open(&node.opened.spec, Role::Application, Some(&node.opened.description));
     assert!(again.unwrap_err().to_string().contains("another program listens"));
+    assert!(!Nbd.can_hand_over(&node.opened), "the next program would not compare the disk");
     drop(node);
     assert!(!socket.exists());
 }

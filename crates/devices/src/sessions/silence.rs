@@ -6,7 +6,8 @@
 //!
 //! | the kernel of this host | silence |
 //! |---|---|
-//! | has sent data after the last acknowledgement, or a probe, and has no answer | since it was seen first, or the last acknowledgement after that |
+//! | has sent data after the last acknowledgement, or two probes, and has no answer | since it was seen first, or the last acknowledgement after that |
+//! | has sent one probe, and has no answer | none: the network may have lost it, and the next one follows only after the doubled time |
 //! | has nothing that the server has to answer | none; the kernel sends the next probe at its own time |
 
 use contract::Time;
@@ -15,6 +16,9 @@ use sys::net::StreamState;
 
 /// Silence until the kernel may end the connection: the sessions continue with another one.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Probes without an answer that are silence.
+const PROBES: u32 = 2;
 
 /// The silence of one server.
 #[derive(Debug, Default)]
@@ -26,7 +30,7 @@ impl Silence {
     /// Looks at a stream. Returns whether its peer has been silent for [`SILENCE_MAX`].
     pub(super) fn check(&mut self, stream: &StreamState, now: Time) -> bool {
         let is_data_unanswered = stream.unacknowledged > 0 && stream.sent_ago < stream.silent;
-        if !is_data_unanswered && stream.probes == 0 {
+        if !is_data_unanswered && stream.probes < PROBES {
             self.since = None;
             return false;
         }
@@ -76,10 +80,16 @@ mod tests {
         // A retransmission into the closed window is answered as well.
         let shrunk = |second| stream(9, 0, [second * 1000, second * 1000 + 1]);
         assert_eq!(silent_at(shrunk), None);
-        // The answer to one probe is on its way.
-        let one = |second: u64| stream(0, u32::from(second == 50), [second * 1000, second * 1000]);
+        // One probe is lost, and the next one is answered.
+        let one = |second: u64| {
+            let probes = u32::from((50..80).contains(&second));
+            stream(0, probes, [second * 1000, second * 1000])
+        };
         assert_eq!(silent_at(one), None);
-        let dead = |second: u64| stream(0, u32::from(second >= 50), [second * 1000, second * 1000]);
+        let dead = |second: u64| {
+            let probes = u32::from(second >= 25) + u32::from(second >= 50);
+            stream(0, probes, [second * 1000, second * 1000])
+        };
         assert_eq!(silent_at(dead), Some(60));
     }
 }
