@@ -182,9 +182,9 @@ fn another_disk_under_the_same_name_gets_no_request_of_the_first_one() {
         assert_eq!(detached["reason"], reason);
         disk.share_instead(image);
     }
-    user.send(4, Command::Read, 1, &[]);
     let (reply, _) = user.reply(0);
     assert_eq!((reply.cookie, reply.result), (3, Ok(())), "the first disk continues");
+    user.send(4, Command::Read, 1, &[]);
     let (reply, data) = user.reply(BLOCK_BYTES);
     assert_eq!((reply.cookie, reply.result, data), (4, Ok(()), vec![2; BLOCK_BYTES]));
     assert_eq!(fs::read(&first).unwrap()[..2 * BLOCK_BYTES], [[1; BLOCK_BYTES], [2; BLOCK_BYTES]].concat());

@@ -65,11 +65,9 @@ fn a_hub_of_such_a_disk_is_refused() {
     if !has_programs() {
         return;
     }
-    let scratch = Scratch::new();
     let server = Nbdkit::start(&["memory", "1M"]);
-    let (_share, address) = Service::share(&server.disk(), &["--name", "disk", "--hub", "copy"]);
-    let node = format!("nbd:{}", scratch.path("refused.sock"));
-    outboard(&["attach", &format!("{address}/disk"), "--as", &node]).refused(1, &["without `--hub`"]);
+    outboard(&["share", &server.disk(), "--hub", "copy", "--listen", "127.0.0.1:0"])
+        .refused(2, &["a disk serves one host at a time"]);
 }
 
 /// qemu-nbd exits when its last client leaves.
