@@ -10,7 +10,7 @@ use support::disk_server::{
     DiskServer, Nbdkit, check_beside_killed_sessions, check_beside_killed_workers, check_copies_from_disk,
     check_copies_to_disk, check_restart,
 };
-use support::{Scratch, Service, outboard, wait_until};
+use support::{Scratch, outboard, wait_until};
 
 /// Returns whether the programs of these tests are installed.
 fn has_programs() -> bool {
