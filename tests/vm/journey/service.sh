@@ -53,7 +53,9 @@ modprobe -r uinput || fail "uinput is in use"
 # What docs/guide/service.md says.
 systemd-sysusers || fail "systemd-sysusers"
 systemd-tmpfiles --create outboard.conf || fail "systemd-tmpfiles"
-modprobe -a uinput uhid || fail "modprobe"
+# As the package does it: here, systemd does not run udevd.
+modprobe -qa uinput uhid || fail "modprobe"
+touch /etc/udev/rules.d/60-outboard.rules
 udevadm control --reload && udevadm trigger --settle
 [ "$(stat -c %G:%a /dev/uinput)" = outboard:660 ] || fail "/dev/uinput: $(stat -c %G:%a /dev/uinput)"
 printf '%s\n' "$run_file" >/etc/outboard/outboard.toml
