@@ -241,6 +241,13 @@ struct Stream {
     is_on_demand: bool,
 }
 
+impl Drop for Stream {
+    /// The thread of the library may be in `process`, whose closure the listener owns: `disconnect` waits for it, and lets none follow.
+    fn drop(&mut self) {
+        let _ = self.stream.disconnect();
+    }
+}
+
 /// The state of one connection with the server.
 struct Session {
     plan: Plan,
