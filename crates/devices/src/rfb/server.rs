@@ -598,7 +598,10 @@ impl Viewer {
     fn send_screens(&mut self, width: u32, height: u32) {
         let output = &mut self.output.bytes;
         output.extend([1, 0, 0, 0]);
-        output.extend([0; 8]);
+        // libvncclient (Remmina, KRDC, guacd) ignores a size whose screen has the identifier 0, and ends at the first pixel
+        // outside the size before.
+        output.extend(1u32.to_be_bytes());
+        output.extend([0; 4]);
         output.extend((width as u16).to_be_bytes());
         output.extend((height as u16).to_be_bytes());
         output.extend([0; 4]);

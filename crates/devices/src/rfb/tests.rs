@@ -519,6 +519,25 @@ fn a_new_size_is_announced_to_viewers_that_support_it() {
     assert_eq!(rectangle(&line.receive()).0, [0, 0, 40, 20], "the part that fits into the known size");
 }
 
+/// libvncclient lists both encodings of a size, and ignores a size whose screen has the identifier 0.
+#[test]
+fn the_screen_of_a_size_has_an_identifier() {
+    let mut line = running(&[encoding::DESKTOP_SIZE, encoding::EXTENDED_DESKTOP_SIZE]);
+    let screens = |line: &mut Line| {
+        line.send(&request(true)).unwrap();
+        let update = line.receive();
+        let (place, number, content) = rectangle(&update);
+        assert_eq!(number, encoding::EXTENDED_DESKTOP_SIZE);
+        (place, content.to_vec())
+    };
+    // The number of screens; then the identifier, the place, the size and the flags of each.
+    let first = [1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 40, 0, 30, 0, 0, 0, 0].to_vec();
+    assert_eq!(screens(&mut line), ([0, 0, 40, 30], first), "at the start");
+    line.apply(frame(50, 20, &pixels(1000, 5, 3, 2)));
+    let next = [1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 50, 0, 20, 0, 0, 0, 0].to_vec();
+    assert_eq!(screens(&mut line), ([0, 0, 50, 20], next), "a new size");
+}
+
 /// `gvnccapture` sends one request and waits for pixels, so the first update must not repeat the size.
 #[test]
 fn the_first_update_has_pixels() {
