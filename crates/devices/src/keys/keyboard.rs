@@ -6,8 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 /// Lock keys. They are not forwarded: the viewer's own locks already determine the keysyms that arrive.
 pub(crate) const LOCKS: [u32; 3] = [0xff7f, 0xffe5, 0xffe6];
 const SHIFTS: [u32; 2] = [0xffe1, 0xffe2];
-/// Keysyms of function keys, which give no character (from `ISO_Lock`).
+/// Keysyms of function keys, which give no character (from `ISO_Lock`), apart from [`DEAD`].
 const FUNCTIONS: std::ops::RangeInclusive<u32> = 0xfe00..=0xffff;
+/// Keysyms of dead keys, from `dead_grave`, with a few of AccessX between them: Shift and the group select the accent, as they
+/// select a character.
+const DEAD: std::ops::RangeInclusive<u32> = 0xfe50..=0xfe9f;
 /// The most keys that may be held at a time.
 const HELD_MAX: usize = 64;
 
@@ -39,7 +42,7 @@ impl KeyAction {
 }
 
 fn is_character(keysym: u32) -> bool {
-    !FUNCTIONS.contains(&keysym)
+    DEAD.contains(&keysym) || !FUNCTIONS.contains(&keysym)
 }
 
 /// A server's keyboard, driven by keysyms from a viewer.
@@ -289,6 +292,31 @@ mod tests {
         assert_eq!(type_key(Some((1, false)), 0x3c0), bound, "a bound key has one keysym in every group");
         let without_caps = [vec![cyrillic], press(11), vec![lock(1, true)]].concat();
         assert_eq!(type_key(Some((1, true)), 0x3c0), without_caps, "a program makes a capital of it");
+    }
+
+    /// The accents of two keyboards are on different levels: `dead_tilde` with Shift on one, without it on the other.
+    #[test]
+    fn the_modifiers_and_the_group_of_a_dead_key_are_those_of_its_accent() {
+        let (tilde, circumflex) = (0xfe53, 0xfe52);
+        // A dead key beside two Cyrillic letters, Shift, AltGr, and a key with the accent on its third level.
+        let rows = [
+            [tilde, circumflex, 0x6c1, 0x6e1, 0, 0],
+            [SHIFT, 0, 0, 0, 0, 0],
+            [ALT_GR, 0, 0, 0, 0, 0],
+            [0x32, 0x40, 0, 0, 0xfe50, 0],
+        ];
+        let layout = Layout::new(8, 6, rows.concat(), &[9, 0, 0, 0, 0, 0, 0, 10]);
+        let mut keys = Keyboard { layout, ..Keyboard::default() };
+        assert_eq!(keys.press(SHIFT), Some(vec![Key(9, true)]));
+        assert_eq!(keys.press(tilde), Some(vec![Key(9, false), Key(8, true), Key(9, true)]));
+        keys.release(tilde);
+        assert_eq!(keys.press(circumflex), Some(vec![Key(8, true)]), "Shift is down already");
+        keys.release_all();
+        assert_eq!(keys.press(0xfe50), Some(vec![Key(10, true), Key(11, true), Key(10, false)]));
+        keys.release_all();
+        keys.locks = Some(Locks { group: 1, has_caps: false });
+        let [latin, cyrillic] = [0, 1].map(|group| KeyAction::Lock(Locks { group, has_caps: false }));
+        assert_eq!(keys.press(tilde), Some(vec![latin, Key(8, true), cyrillic]));
     }
 
     #[test]
