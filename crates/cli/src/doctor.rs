@@ -286,8 +286,8 @@ fn wayland() -> Answer {
     let names: Vec<_> = found.iter().map(|output| output.spec.as_str()).collect();
     Answer::limited(
         format!("{}: {problem}", names.join(" ")),
-        "use a desktop of GNOME, KDE, sway, labwc, river, Wayfire or Hyprland; or share its VNC server (krfb on KDE, gnome-remote-desktop \
-         on GNOME) as rfb:localhost:5900",
+        "use a desktop of GNOME, KDE, sway, labwc, river, Wayfire or Hyprland; or share its VNC server (krfb on KDE; gnome-remote-desktop \
+         on GNOME, after gsettings set org.gnome.desktop.remote-desktop.vnc encryption \"['none']\") as rfb:localhost:5900",
     )
 }
 

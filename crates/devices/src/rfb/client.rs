@@ -141,10 +141,14 @@ fn choose_security(stream: &mut (impl Read + Write), minor: u8, has_password: bo
         true => [security::PASSWORD, security::NONE],
         false => [security::NONE, security::PASSWORD],
     };
+    let example = match kinds.contains(&security::TLS) {
+        true => "GNOME: `gsettings set org.gnome.desktop.remote-desktop.vnc encryption \"['none']\"`",
+        false => "TigerVNC: `-SecurityTypes VncAuth`",
+    };
     let chosen = preferred.into_iter().find(|kind| kinds.contains(kind)).ok_or_else(|| {
         rejected(Fault(format!(
             "it offers only the security types {kinds:?}; supported are 1 (none) and 2 (VNC password): configure it to \
-             offer one of these (TigerVNC: `-SecurityTypes VncAuth`)"
+             offer one of these ({example})"
         )))
     })?;
     stream.write_all(&[chosen])?;

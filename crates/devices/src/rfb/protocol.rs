@@ -19,6 +19,8 @@ pub(super) const CURSOR_SIDE_MAX: u32 = 256;
 pub(super) mod security {
     pub(in super::super) const NONE: u8 = 1;
     pub(in super::super) const PASSWORD: u8 = 2;
+    /// Anonymous TLS, the only type of GNOME's server unless its user chooses another one. It is not supported.
+    pub(in super::super) const TLS: u8 = 18;
 }
 
 /// Message types from viewer to server (7.5).

@@ -307,6 +307,34 @@ fn only_the_right_password_is_accepted() {
     assert!(line.send(&[1]).is_err(), "no security was not offered");
 }
 
+/// A server that offers other security types only.
+struct Foreign(io::Cursor<Vec<u8>>);
+
+impl Read for Foreign {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read(into)
+    }
+}
+
+impl Write for Foreign {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_settings_of_a_server_with_other_security_types_are_named() {
+    for (kind, settings) in [(18, "gsettings set org.gnome.desktop.remote-desktop.vnc"), (19, "TigerVNC")] {
+        let mut server = Foreign(io::Cursor::new([&b"RFB 003.008\n"[..], &[1, kind]].concat()));
+        let error = handshake(&mut server, None).unwrap_err().to_string();
+        assert!(error.contains(settings), "{error}");
+    }
+}
+
 #[test]
 fn before_the_first_picture_a_viewer_waits() {
     let mut line = Line::new(Screen::default(), None);

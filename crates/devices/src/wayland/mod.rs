@@ -114,7 +114,8 @@ fn lacks(desktop: &Desktop, is_view_only: bool) -> Option<&'static str> {
 fn problem(missing: &str, of_portal: &str) -> String {
     format!(
         "the compositor lacks {missing} ({WITH_PROTOCOLS}), and the portal cannot help: {of_portal}. Or run a VNC server of this \
-         desktop (krfb on KDE, gnome-remote-desktop on GNOME), and share it as `rfb:localhost:5900`"
+         desktop (krfb on KDE; gnome-remote-desktop on GNOME, after `gsettings set org.gnome.desktop.remote-desktop.vnc \
+         encryption \"['none']\"`), and share it as `rfb:localhost:5900`"
     )
 }
 
