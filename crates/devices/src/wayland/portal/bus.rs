@@ -4,6 +4,7 @@
 //! A call that may ask the user returns the path of a request; its result is the signal `Response` of that path. A thread
 //! receives the signals of the portal for as long as the connection lives.
 
+use super::compositor::Compositor;
 use super::memory::End;
 use super::order::Wheel;
 use crate::plain::os;
@@ -30,6 +31,9 @@ const REMOTE: &str = "org.freedesktop.portal.RemoteDesktop";
 const REQUEST: &str = "org.freedesktop.portal.Request";
 const SESSION: &str = "org.freedesktop.portal.Session";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+/// The bus itself: its name and its interface.
+const BUS: &str = "org.freedesktop.DBus";
+const BUS_OBJECT: &str = "/org/freedesktop/DBus";
 
 /// The time for a call that asks nobody. The first one may start the portal.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -141,6 +145,7 @@ pub(super) struct Input {
     connection: Connection,
     session: OwnedObjectPath,
     node: u32,
+    compositor: Compositor,
 }
 
 fn failed(operation: &str) -> impl Fn(zbus::Error) -> DeviceError + '_ {
@@ -352,9 +357,19 @@ impl Bus {
         Ok(descriptor.into())
     }
 
+    /// Asks the bus for the compositor behind the portal.
+    pub(super) fn compositor(&self) -> Compositor {
+        Compositor::find(|name| {
+            let body = (name,);
+            let call = self.connection.call_method(Some(BUS), BUS_OBJECT, Some(BUS), "NameHasOwner", &body);
+            block_on(call).is_ok_and(|reply| reply.body().deserialize::<bool>().unwrap_or(false))
+        })
+    }
+
     /// Returns the sender of input for the granted session.
-    pub(super) fn input(&self, node: u32) -> Option<Input> {
-        Some(Input { connection: self.connection.clone(), session: self.session.clone()?, node })
+    pub(super) fn input(&self, node: u32, compositor: Compositor) -> Option<Input> {
+        let session = self.session.clone()?;
+        Some(Input { connection: self.connection.clone(), session, node, compositor })
     }
 
     /// Ends the session: the desktop shows that nothing is shared any more.
@@ -420,7 +435,7 @@ impl Input {
 
     /// Turns the wheel by a step.
     pub(super) fn wheel(&self, wheel: Wheel) -> zbus::Result<()> {
-        let (axis, steps) = wheel.axis();
-        self.notify("NotifyPointerAxisDiscrete", &(&self.session, Options::new(), axis, steps))
+        let (axis, turn) = self.compositor.turn(wheel);
+        self.notify("NotifyPointerAxisDiscrete", &(&self.session, Options::new(), axis, turn))
     }
 }

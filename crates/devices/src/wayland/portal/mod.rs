@@ -9,6 +9,7 @@
 //! | `token` | the portal's memory of the user's answer |
 //! | `memory` | the frames that thread and worker share |
 //! | `order`, `keys` | the worker's orders; the keysyms that are held |
+//! | `compositor` | the differences between compositors behind the portal |
 //! | `way` | the worker's side |
 //!
 //! ```text
@@ -24,6 +25,7 @@
 mod bus;
 #[cfg(feature = "media")]
 mod cast;
+mod compositor;
 mod keys;
 mod memory;
 mod order;

@@ -141,7 +141,8 @@ impl Share {
         let Granted { node, size, pipewire, token } = granted.inspect_err(|_| bus.close())?;
         let (orders, receiver) = channel();
         state.lock().orders = Some(orders);
-        let input = if wish.is_view_only { None } else { bus.input(node) };
+        let compositor = bus.compositor();
+        let input = if wish.is_view_only { None } else { bus.input(node, compositor) };
         let share = Share { bus, state: state.clone(), input, size };
         let (sender, started) = sync_channel(1);
         let cast = Cast { node, pipewire, rate_hz };

@@ -1,0 +1,52 @@
+//! The compositor behind the portal. The portals pass input on as it is, and the compositors take it in different units.
+//!
+//! | compositor | turn of the wheel |
+//! |---|---|
+//! | KWin (KDE) | a length; a step of a wheel is 15, as libinput has |
+//! | mutter (GNOME) and others | steps |
+
+use super::order::Wheel;
+
+/// A compositor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compositor {
+    Kwin,
+    Other,
+}
+
+/// The names of compositors on the session bus. The environment of a service or of a remote shell may name no desktop.
+const NAMES: [(&str, Compositor); 1] = [("org.kde.KWin", Compositor::Kwin)];
+/// The length of a step of the wheel for KWin.
+const KWIN_STEP: i32 = 15;
+
+impl Compositor {
+    /// Finds the compositor by the names on the session bus.
+    pub(super) fn find(has_name: impl Fn(&str) -> bool) -> Compositor {
+        let found = NAMES.into_iter().find(|(name, _)| has_name(name));
+        found.map_or(Compositor::Other, |(_, compositor)| compositor)
+    }
+
+    /// Returns the axis and the turn of `NotifyPointerAxisDiscrete` for a step of the wheel.
+    pub(super) fn turn(self, wheel: Wheel) -> (u32, i32) {
+        let (axis, steps) = wheel.axis();
+        match self {
+            Compositor::Kwin => (axis, steps * KWIN_STEP),
+            Compositor::Other => (axis, steps),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_the_wheel_has_the_unit_of_the_compositor() {
+        let kwin = Compositor::find(|name| name == "org.kde.KWin");
+        assert_eq!(kwin.turn(Wheel::Up), (0, -15));
+        assert_eq!(kwin.turn(Wheel::Right), (1, 15));
+        let other = Compositor::find(|_| false);
+        assert_eq!(other.turn(Wheel::Down), (0, 1));
+        assert_eq!(other.turn(Wheel::Left), (1, -1));
+    }
+}
