@@ -7,6 +7,7 @@
 use super::compositor::Compositor;
 use super::memory::End;
 use super::order::Wheel;
+use super::pointer::PointerStep;
 use crate::plain::os;
 use crate::signals;
 use contract::DeviceError;
@@ -422,9 +423,16 @@ impl Input {
         self.notify("NotifyKeyboardKeysym", &body)
     }
 
-    /// Moves the pointer, in the coordinates of the desktop.
-    pub(super) fn motion(&self, x: f64, y: f64) -> zbus::Result<()> {
-        self.notify("NotifyPointerMotionAbsolute", &(&self.session, Options::new(), self.node, x, y))
+    /// Moves the pointer.
+    pub(super) fn motion(&self, step: PointerStep) -> zbus::Result<()> {
+        match step {
+            PointerStep::To(x, y) => {
+                self.notify("NotifyPointerMotionAbsolute", &(&self.session, Options::new(), self.node, x, y))
+            }
+            PointerStep::By(x, y) => {
+                self.notify("NotifyPointerMotion", &(&self.session, Options::new(), x, y))
+            }
+        }
     }
 
     /// Presses or releases a button.

@@ -1,21 +1,24 @@
 //! The compositor behind the portal. The portals pass input on as it is, and the compositors take it in different units.
 //!
-//! | compositor | turn of the wheel |
-//! |---|---|
-//! | KWin (KDE) | a length; a step of a wheel is 15, as libinput has |
-//! | mutter (GNOME) and others | steps |
+//! | compositor | turn of the wheel | position of the pointer |
+//! |---|---|---|
+//! | mutter (GNOME) | steps | pixels of the stream |
+//! | KWin (KDE) | a length; a step of a wheel is 15, as libinput has | coordinates of the desktop |
+//! | others | steps | coordinates of the desktop, as the portal's documentation says |
 
 use super::order::Wheel;
 
 /// A compositor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compositor {
+    Mutter,
     Kwin,
     Other,
 }
 
 /// The names of compositors on the session bus. The environment of a service or of a remote shell may name no desktop.
-const NAMES: [(&str, Compositor); 1] = [("org.kde.KWin", Compositor::Kwin)];
+const NAMES: [(&str, Compositor); 2] =
+    [("org.gnome.Mutter.RemoteDesktop", Compositor::Mutter), ("org.kde.KWin", Compositor::Kwin)];
 /// The length of a step of the wheel for KWin.
 const KWIN_STEP: i32 = 15;
 
@@ -31,7 +34,7 @@ impl Compositor {
         let (axis, steps) = wheel.axis();
         match self {
             Compositor::Kwin => (axis, steps * KWIN_STEP),
-            Compositor::Other => (axis, steps),
+            Compositor::Mutter | Compositor::Other => (axis, steps),
         }
     }
 }
@@ -45,8 +48,11 @@ mod tests {
         let kwin = Compositor::find(|name| name == "org.kde.KWin");
         assert_eq!(kwin.turn(Wheel::Up), (0, -15));
         assert_eq!(kwin.turn(Wheel::Right), (1, 15));
-        let other = Compositor::find(|_| false);
-        assert_eq!(other.turn(Wheel::Down), (0, 1));
-        assert_eq!(other.turn(Wheel::Left), (1, -1));
+        let mutter = Compositor::find(|name| name == "org.gnome.Mutter.RemoteDesktop");
+        assert_eq!(mutter, Compositor::Mutter);
+        for compositor in [mutter, Compositor::find(|_| false)] {
+            assert_eq!(compositor.turn(Wheel::Down), (0, 1));
+            assert_eq!(compositor.turn(Wheel::Left), (1, -1));
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! | `token` | the portal's memory of the user's answer |
 //! | `memory` | the frames that thread and worker share |
 //! | `order`, `keys` | the worker's orders; the keysyms that are held |
-//! | `compositor` | the differences between compositors behind the portal |
+//! | `compositor`, `pointer` | the compositor behind the portal; the steps of the pointer to a pixel |
 //! | `way` | the worker's side |
 //!
 //! ```text
@@ -29,6 +29,7 @@ mod compositor;
 mod keys;
 mod memory;
 mod order;
+mod pointer;
 #[cfg(feature = "media")]
 mod share;
 #[cfg(feature = "media")]

@@ -14,6 +14,7 @@ use super::bus::{Bus, Granted, Input, Offers, Patience, Wish};
 use super::cast::{self, Cast, CastOrder};
 use super::memory::{End, Frames, Word};
 use super::order::{ORDER_BYTES_MAX, Order};
+use super::pointer::Monitor;
 use crate::plain::os;
 use ::pipewire::channel::{Sender, channel};
 use contract::DeviceError;
@@ -116,8 +117,7 @@ pub(super) struct Share {
     state: Arc<ShareState>,
     /// `None` if it is only viewed.
     input: Option<Input>,
-    /// The size in the coordinates of the desktop.
-    size: Option<(u32, u32)>,
+    monitor: Monitor,
 }
 
 impl Share {
@@ -143,7 +143,7 @@ impl Share {
         state.lock().orders = Some(orders);
         let compositor = bus.compositor();
         let input = if wish.is_view_only { None } else { bus.input(node, compositor) };
-        let share = Share { bus, state: state.clone(), input, size };
+        let share = Share { bus, state: state.clone(), input, monitor: Monitor { compositor, size } };
         let (sender, started) = sync_channel(1);
         let cast = Cast { node, pipewire, rate_hz };
         let run = move || cast::run(cast, receiver, &state, move |result| drop(sender.send(result)));
@@ -163,7 +163,7 @@ impl Share {
 
     /// Returns the size of the pictures before the first one.
     pub(super) fn size(&self) -> (u32, u32) {
-        self.size.unwrap_or((0, 0))
+        self.monitor.size.unwrap_or((0, 0))
     }
 
     /// Returns true if a worker, or the broker for a later one, has its ends.
@@ -194,7 +194,8 @@ impl Share {
             user,
             state: self.state.clone(),
             input: self.input.clone(),
-            width: self.size.map(|(width, _)| width),
+            monitor: self.monitor,
+            pixel: None,
             held: BTreeSet::new(),
         };
         let spawned = std::thread::Builder::new().name("portal-input".into()).spawn(move || typist.run());
@@ -223,8 +224,9 @@ struct Typist {
     state: Arc<ShareState>,
     /// `None` if the screen is only viewed.
     input: Option<Input>,
-    /// The width in the coordinates of the desktop.
-    width: Option<u32>,
+    monitor: Monitor,
+    /// The pixel to which the worker has moved the pointer.
+    pixel: Option<(u32, u32)>,
     held: BTreeSet<Held>,
 }
 
@@ -266,8 +268,11 @@ impl Typist {
                 false => Ok(()),
             },
             Order::Motion { x, y } => {
-                let scale = self.scale();
-                input.motion(f64::from(x) * scale, f64::from(y) * scale)
+                let is_drag = self.held.iter().any(|held| matches!(held, Held::Button(_)));
+                let dragged_from = self.pixel.replace((x, y)).filter(|_| is_drag);
+                let width = self.state.pixels.load(Ordering::Acquire);
+                let steps = self.monitor.steps((x, y), width, dragged_from);
+                steps.into_iter().try_for_each(|step| input.motion(step))
             }
             Order::Wheel(wheel) => input.wheel(wheel),
             Order::ReleaseAll => {
@@ -281,14 +286,6 @@ impl Typist {
         };
         if sent.is_err() {
             self.user.frames.count(Word::Refused);
-        }
-    }
-
-    /// Returns the size of a pixel in the coordinates of the desktop.
-    fn scale(&self) -> f64 {
-        match (self.width, self.state.pixels.load(Ordering::Acquire)) {
-            (Some(width), pixels) if pixels > 0 => f64::from(width) / f64::from(pixels),
-            _ => 1.0,
         }
     }
 }
