@@ -18,6 +18,9 @@ const COLOURS: &str = "foot --fullscreen --override colors.background=204060 sh 
 /// A terminal that writes its lines to a file.
 const TYPING: &str =
     "foot --fullscreen sh -c 'touch shown; while read -r line; do echo \"$line\" >> typed; done'";
+/// Writes the calls that keep the desktop from becoming idle. The monitor of a bus loses its own name first.
+const MONITOR: &str = "stdbuf -oL dbus-monitor \"interface='org.freedesktop.portal.Inhibit'\" \
+                       \"interface='org.freedesktop.portal.Request'\" > bus.log";
 
 /// A program on the desktop, with a state of its own.
 fn on_desktop(desktop: &Gnome, scratch: &Scratch, arguments: &[&str]) -> Command {
@@ -229,18 +232,23 @@ fn a_service_answers_while_its_user_is_asked_and_asks_once() {
 
 #[test]
 fn a_share_that_ends_on_the_desktop_is_unplugged_and_asks_nobody() {
-    let Some(desktop) = Gnome::start() else { return };
+    let Some(mut desktop) = Gnome::start() else { return };
     let scratch = Scratch::new();
+    desktop.run(MONITOR);
+    desktop.wait_for_text("bus.log", "NameLost");
     let answer = desktop.answer(Answer::Allow);
     let (mut share, address) = share(&desktop, &scratch, "wayland:wayland-0");
     is_answered(answer);
+    desktop.wait_for_text("bus.log", "member=Inhibit\n   string \"\"\n   uint32 8\n");
     let screen = Screen::new(scratch.path("screen"), 640, 480);
     let mut viewer = attach(&scratch, &address, &format!("fb:{}", screen.path));
     viewer.flows(1);
     desktop.end_program("xdg-desktop-portal-gnome");
     let gone = share.wait("device-gone");
-    assert!(gone["reason"].as_str().unwrap().contains("outboard share"), "{gone}");
+    let reason = gone["reason"].as_str().unwrap();
+    assert!(reason.contains("outboard share") && reason.contains("locked"), "{gone}");
     viewer.wait("device-gone");
+    desktop.wait_for_text("bus.log", "interface=org.freedesktop.portal.Request; member=Close");
     // It does not return by itself, although the portal is back when it is called.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(share.pending().iter().all(|event| event["event"] != "device-back"));

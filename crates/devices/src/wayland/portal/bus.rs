@@ -31,6 +31,7 @@ const CAST: &str = "org.freedesktop.portal.ScreenCast";
 const REMOTE: &str = "org.freedesktop.portal.RemoteDesktop";
 const REQUEST: &str = "org.freedesktop.portal.Request";
 const SESSION: &str = "org.freedesktop.portal.Session";
+const INHIBIT: &str = "org.freedesktop.portal.Inhibit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// The bus itself: its name and its interface.
 const BUS: &str = "org.freedesktop.DBus";
@@ -52,6 +53,7 @@ const KEYBOARD_AND_POINTER: u32 = 1 | 2;
 const CURSOR_HIDDEN: u32 = 1;
 const CURSOR_EMBEDDED: u32 = 2;
 const PERSISTENT: u32 = 2;
+const IDLE: u32 = 8;
 /// The versions from which the user is asked only once.
 const CAST_PERSISTS: u32 = 4;
 const REMOTE_PERSISTS: u32 = 2;
@@ -137,6 +139,8 @@ pub(super) struct Bus {
     connection: Connection,
     signals: Receiver<Signal>,
     session: Option<OwnedObjectPath>,
+    /// The request that keeps the desktop from becoming idle.
+    inhibition: Option<OwnedObjectPath>,
     tokens: u32,
 }
 
@@ -213,7 +217,7 @@ impl Bus {
             .name("portal-signals".into())
             .spawn(move || receive(stream, sender, on_closed));
         spawned.map_err(|error| os("starting the thread for the portal's signals".into(), error, None))?;
-        Ok(Bus { connection, signals, session: None, tokens: 0 })
+        Ok(Bus { connection, signals, session: None, inhibition: None, tokens: 0 })
     }
 
     fn call<B: Serialize + DynamicType>(
@@ -373,12 +377,29 @@ impl Bus {
         Some(Input { connection: self.connection.clone(), session, node, compositor })
     }
 
-    /// Ends the session: the desktop shows that nothing is shared any more.
+    /// Keeps the desktop from becoming idle until [`Bus::close`]. Asks nobody.
+    pub(super) fn inhibit_idle(&mut self) {
+        self.tokens += 1;
+        let token = format!("outboard{}", self.tokens);
+        let options =
+            Options::from([("handle_token", token.into()), ("reason", "the desktop is shared".into())]);
+        let reply = self.call(INHIBIT, "Inhibit", &("", IDLE, options));
+        // A desktop without this portal becomes idle.
+        self.inhibition = reply.ok().and_then(|reply| reply.body().deserialize().ok());
+    }
+
+    /// Ends the session and the inhibition: the desktop shows that nothing is shared any more.
     pub(super) fn close(&self) {
-        if let Some(session) = &self.session {
-            let close =
-                self.connection.call_method(Some(DESTINATION), session.as_str(), Some(SESSION), "Close", &());
-            // A session that is gone needs no end.
+        for (object, interface) in [(&self.session, SESSION), (&self.inhibition, REQUEST)] {
+            let Some(object) = object else { continue };
+            let close = self.connection.call_method(
+                Some(DESTINATION),
+                object.as_str(),
+                Some(interface),
+                "Close",
+                &(),
+            );
+            // An object that is gone needs no end.
             let _ = block_on(close);
         }
     }

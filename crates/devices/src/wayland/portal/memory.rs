@@ -24,7 +24,7 @@ pub(super) enum Word {
 /// Why a share has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::wayland) enum End {
-    /// The desktop has ended it: its user did, or the monitor is gone.
+    /// The desktop has ended it: its user did, its screen was locked, or the monitor is gone.
     Desktop = 1,
     /// The session bus or PipeWire has failed.
     Failure = 2,

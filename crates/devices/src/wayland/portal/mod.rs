@@ -19,7 +19,7 @@
 //! ```
 //!
 //! A share lasts as long as this process, so the user is asked once. When the user ends it on the desktop, it is not asked for
-//! again until the device is shared anew.
+//! again until the device is shared anew. GNOME ends it when the screen is locked, so the share keeps GNOME from becoming idle.
 
 #[cfg(feature = "media")]
 mod bus;

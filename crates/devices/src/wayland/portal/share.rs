@@ -142,6 +142,9 @@ impl Share {
         let (orders, receiver) = channel();
         state.lock().orders = Some(orders);
         let compositor = bus.compositor();
+        if compositor.ends_shares_when_locked() {
+            bus.inhibit_idle();
+        }
         let input = if wish.is_view_only { None } else { bus.input(node, compositor) };
         let share = Share { bus, state: state.clone(), input, monitor: Monitor { compositor, size } };
         let (sender, started) = sync_channel(1);

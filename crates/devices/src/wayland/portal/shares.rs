@@ -136,7 +136,8 @@ pub(in crate::wayland) fn reopen(spec: &DeviceSpec) -> Result<OpenedShare, Devic
         Some(share) if share.ended().is_none() => opened(share),
         _ => {
             shares.remove(&key);
-            Err(refused("it has ended the share: run `outboard share` again to ask for it".into()))
+            let problem = "it has ended the share, as GNOME does when its screen is locked: run `outboard share` again to ask for it";
+            Err(refused(problem.into()))
         }
     }
 }

@@ -169,7 +169,9 @@ impl Way for Portal {
     fn error(&self, error: io::Error) -> PartnerError {
         match (error.kind(), self.frames.end()) {
             (ENDED, Some(End::Desktop)) => PartnerError::Gone(
-                "the share of the monitor, which the desktop has ended (run `outboard share` again to ask for it),".into(),
+                "the share of the monitor, which the desktop has ended (GNOME does so when its screen is locked; run `outboard share` again \
+                 to ask for it),"
+                    .into(),
             ),
             (ENDED, _) => PartnerError::Gone("the desktop behind the portal".into()),
             _ => PartnerError::os("using the desktop behind the portal", error),
