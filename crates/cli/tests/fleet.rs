@@ -152,6 +152,8 @@ fn the_hosts_of_a_directory_are_known_while_they_have_a_line() {
     // A wrong line changes nothing, and is named.
     write("lab.peer", "ed25519 77 lab");
     owner.says(&["reload"]).refused(1, &["lab.peer: line 1: `77` is no key"]);
+    fs::write(format!("{directory}/lab.peer"), b"\n# B\xfcro").unwrap();
+    owner.says(&["reload"]).refused(1, &["lab.peer: line 2: the text is not UTF-8"]);
     write("lab.peer", &line(&lab, "studio"));
     owner.says(&["reload"]).refused(1, &["another line has the name"]);
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();

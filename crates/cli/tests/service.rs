@@ -323,6 +323,10 @@ fn check_reports_errors_and_starts_nothing() {
     std::fs::write(&file, share("pattern", "p", "192.0.2.1")).unwrap();
     outboard(&["run", "--check", &file]).refused(1, &["listening on 192.0.2.1:7845: Cannot assign"]);
     refused(&share("pattern", "p", "78460"), 2, &["cannot listen on `78460`"]);
+    std::fs::write(&file, b"# A door\n# Une entr\xe9e\n").unwrap();
+    for words in [&["run", "--check", file.as_str()][..], &["run", &file]] {
+        outboard(words).refused(2, &[&file, "line 2: the text is not UTF-8"]);
+    }
     refused("[share]\ndevice = 'pattern'", 2, &["line 1", "write `[[share]]`, with two brackets"]);
     refused("[[share]]\ndevice = 'pattern'\nvia-bak = 'null'", 2, &["line 3", "did you mean `via_back`?"]);
     let port = free_port();

@@ -1,7 +1,7 @@
 //! The hosts of a fleet: the directory `peers.d` beside a run file. Its files hold key lines ([`KeyLine`]), with a permit
 //! for each host. They are read with the run file, and decide which of their hosts this host knows.
 
-use super::plan::text_at;
+use super::plan::{named, text_at};
 use contract::ServiceError;
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,8 +44,10 @@ impl Fleet {
         let mut lines: Vec<KeyLine> = Vec::new();
         for path in read {
             check_writers(&path)?;
-            let wrong = |problem: String| ServiceError::Usage(format!("{}: {problem}", path.display()));
-            for line in KeyLine::parse_all(&text_at(&path)?).map_err(wrong)? {
+            let place = path.display().to_string();
+            let wrong = |problem: String| ServiceError::Usage(format!("{place}: {problem}"));
+            let text = text_at(&path).map_err(|error| named(&place, error))?;
+            for line in KeyLine::parse_all(&text).map_err(wrong)? {
                 let is_other =
                     |known: &&KeyLine| (known.key == line.key || known.name == line.name) && **known != line;
                 if let Some(other) = lines.iter().find(is_other) {

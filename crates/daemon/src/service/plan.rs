@@ -166,7 +166,7 @@ fn check_devices(shares: &[ShareWords]) -> Result<(), ServiceError> {
 }
 
 /// Adds `place`, the name of the source, to an error.
-fn named(place: &str, error: ServiceError) -> ServiceError {
+pub(super) fn named(place: &str, error: ServiceError) -> ServiceError {
     match error {
         ServiceError::Usage(problem) => ServiceError::Usage(format!("{place}: {problem}")),
         other => other,
@@ -180,15 +180,19 @@ pub(super) fn text_at(path: &Path) -> Result<String, ServiceError> {
 }
 
 fn text_of(from: impl Read, place: &str) -> Result<String, ServiceError> {
-    let mut text = String::new();
-    let read = from.take(RUN_FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    let mut bytes = Vec::new();
+    let read = from.take(RUN_FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| ServiceError::os(format!("reading {place}"), error))?;
-    if text.len() as u64 > RUN_FILE_BYTES_MAX {
+    if bytes.len() as u64 > RUN_FILE_BYTES_MAX {
         return Err(ServiceError::Usage(format!(
             "longer than {RUN_FILE_BYTES_MAX} bytes: is it a run file?"
         )));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+        ServiceError::Usage(format!("line {line}: the text is not UTF-8: save the file as UTF-8"))
+    })
 }
 
 impl Plan {
