@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use support::users::User;
@@ -154,6 +155,27 @@ fn a_process_that_hangs_is_reported_and_hides_no_other() {
     for service in [attach, other, frozen] {
         assert_eq!(service.stop(), Some(0));
     }
+}
+
+/// A process that hangs for long has a full queue of clients, most of which have gone.
+#[test]
+fn a_process_with_a_full_queue_is_reported() {
+    let scratch = Scratch::new();
+    let directory = scratch.path("outboard");
+    fs::DirBuilder::new().mode(0o700).create(&directory).unwrap();
+    let console = format!("{directory}/console-1-0.sock");
+    let listener = UnixListener::bind(&console).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _queued = UnixStream::connect(&console).unwrap();
+    let ask = |words: &[&str]| {
+        let mut command = command(words);
+        command.env("XDG_RUNTIME_DIR", scratch.path(""));
+        end(command.spawn().unwrap(), &words.join(" "))
+    };
+    let top = ask(&["top", "--once", "--json"]).done().json();
+    assert_eq!(top["silent"], serde_json::json!([1]));
+    let health = ask(&["health", "--json"]);
+    assert_eq!((health.code, &health.json()["processes"][0]["process"]), (Some(1), &Value::from(1)));
 }
 
 /// Without keys, any host may take over the address of a lost host: the node stays.

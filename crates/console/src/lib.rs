@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use sys::poller::Poller;
-use trust::local_socket::{LocalSocket, directories, is_stale, write_line};
+use trust::local_socket::{LocalSocket, connect, directories, is_stale, write_line};
 
 /// Most clients at a time.
 const VISITORS_MAX: usize = 16;
@@ -475,7 +475,13 @@ pub fn ask_patiently(
     patience: Duration,
     wait: &mut dyn FnMut(),
 ) -> io::Result<Answer> {
-    let mut stream = UnixStream::connect(console)?;
+    let mut stream = connect(console).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the process accepts no connection: it hangs or is stopped",
+        ),
+        _ => error,
+    })?;
     let step = PATIENCE.min(patience);
     stream.set_read_timeout(Some(step))?;
     stream.set_write_timeout(Some(step))?;

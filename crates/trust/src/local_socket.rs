@@ -1,5 +1,6 @@
 //! Local sockets between one user's processes: their directory, and lines of JSON.
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::getuid;
 use serde::Serialize;
 use std::fs::{self, DirBuilder};
@@ -76,8 +77,18 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 /// Returns whether `path` is a socket without a listener.
 pub fn is_stale(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let connected = UnixStream::connect(path);
-    is_socket && connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    is_socket && connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Connects to the socket at `path` without waiting. The error is [`WouldBlock`](io::ErrorKind::WouldBlock) if its queue is full: a
+/// process that is stopped accepts no client, and the queue keeps those that have gone.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Writes `value` as one line of JSON.
@@ -160,6 +171,19 @@ mod tests {
             assert!(problem.contains(&path.display().to_string()), "{problem}");
         }
         fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn a_full_queue_delays_nobody() {
+        let path = std::env::temp_dir().join(format!("outboard-queue-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let queued = connect(&path).unwrap();
+        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!is_stale(&path));
+        drop((queued, listener));
+        assert!(is_stale(&path));
+        fs::remove_file(path).unwrap();
     }
 
     #[test]
