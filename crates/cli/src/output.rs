@@ -10,6 +10,7 @@ use hub::{HubStats, JointStats};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -119,7 +120,10 @@ impl Events {
 
     /// Creates the log of a service, which may write to the journal.
     pub(crate) fn of_service(log: Log, stats: bool, data_on_stdout: bool) -> Events {
-        let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+        let journal = match data_on_stdout {
+            true => is_journal(rustix::stdio::stderr()),
+            false => is_journal(rustix::stdio::stdout()),
+        };
         Events::with(LineFormat { log, journal }, stats, data_on_stdout)
     }
 
@@ -156,6 +160,13 @@ impl Events {
             Log::Json | Log::Events => json(result),
         });
     }
+}
+
+/// Returns whether the journal reads this descriptor. `JOURNAL_STREAM` holds the device and inode of the one that it reads
+/// (`systemd.exec(5)`); the variable alone says nothing, because every program of a desktop inherits it.
+fn is_journal(output: BorrowedFd<'_>) -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(output).is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
 fn json(value: &impl Serialize) -> String {

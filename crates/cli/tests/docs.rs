@@ -235,7 +235,7 @@ impl Site<'_> {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.scratch.path("work")).env("PATH", path);
         command.env("HOME", self.scratch.path("home")).env("XDG_STATE_HOME", self.scratch.path("state"));
-        command.env("XDG_RUNTIME_DIR", self.scratch.path("run")).env_remove("JOURNAL_STREAM");
+        command.env("XDG_RUNTIME_DIR", self.scratch.path("run"));
         command.envs(self.hardware.display().map(|display| ("DISPLAY", display)));
         command.stdin(Stdio::null()).process_group(0);
         command

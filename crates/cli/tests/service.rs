@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -383,10 +384,18 @@ fn a_log_has_time_and_level() {
     );
     let time = line["time"].as_str().unwrap();
     assert!(time.len() == 24 && time.ends_with('Z'), "{time}");
-    let mut journal = command(&["run", &file]);
-    journal.env("JOURNAL_STREAM", "1:1");
-    let ended = support::end(journal.spawn().unwrap(), "run").done();
-    assert!(ended.text().starts_with("<6>"), "{}", ended.text());
+    // Programs of a desktop inherit the variable of another stream.
+    for is_journal in [true, false] {
+        let path = scratch.path("log");
+        let output = std::fs::File::create(&path).unwrap();
+        let found = output.metadata().unwrap();
+        let inode = if is_journal { found.ino() } else { found.ino() + 1 };
+        let mut run = command(&["run", &file]);
+        run.env("JOURNAL_STREAM", format!("{}:{inode}", found.dev())).stdout(output);
+        support::end(run.spawn().unwrap(), "run").done();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((text.starts_with("<6>"), text.contains("3 messages")), (is_journal, true), "{text}");
+    }
 }
 
 #[test]
