@@ -1,8 +1,12 @@
 //! The terminal for live views: an alternate screen, keys without Enter, and the previous state afterwards. A signal ends a view
-//! by [`Stop`]: a process that dies by it would leave the terminal without cursor and echo.
+//! by [`Stop`]: a process that dies by it would leave the terminal without cursor and echo. For the same reason, the key that
+//! suspends a command (Ctrl-Z) arrives here as a character, and not as a signal.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::process::{Signal, kill_current_process_group};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr,
+};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 use sys::stop::Stop;
@@ -13,6 +17,8 @@ const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[2K";
 const CLEAR_BELOW: &str = "\x1b[J";
+/// The value of a terminal's special code that no key has (`_POSIX_VDISABLE`).
+const NO_CODE: u8 = 0;
 /// Size if the terminal reports none.
 const COLUMNS: usize = 80;
 const ROWS: usize = 24;
@@ -35,21 +41,48 @@ enum Key {
 }
 
 impl Terminal {
-    /// Switches the terminal to live mode; `None` if standard output is not a terminal. Signals have to request the stop.
+    /// Switches the terminal to live mode; `None` if standard output is not a terminal, or is one without escape sequences
+    /// (`TERM=dumb`). Signals have to request the stop.
     pub(crate) fn take(stop: &Stop) -> io::Result<Option<Terminal>> {
-        let stdin = rustix::stdio::stdin();
-        if !isatty(rustix::stdio::stdout()) {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if is_dumb || !isatty(rustix::stdio::stdout()) {
             return Ok(None);
         }
-        let before = tcgetattr(stdin).ok();
-        if let Some(before) = &before {
+        let before = tcgetattr(rustix::stdio::stdin()).ok();
+        let terminal = Terminal { before, stop: stop.clone(), first: 0 };
+        terminal.enter()?;
+        Ok(Some(terminal))
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        if let Some(before) = &self.before {
             let mut raw = before.clone();
             raw.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-            tcsetattr(stdin, OptionalActions::Now, &raw)?;
+            raw.special_codes[SpecialCodeIndex::VSUSP] = NO_CODE;
+            tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &raw)?;
         }
-        let terminal = Terminal { before, stop: stop.clone(), first: 0 };
-        write(ENTER)?;
-        Ok(Some(terminal))
+        write(ENTER)
+    }
+
+    fn leave(&self) {
+        let _ = write(LEAVE);
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, before);
+        }
+    }
+
+    /// Returns whether this key suspends the command.
+    fn suspends(&self, key: char) -> bool {
+        let code =
+            self.before.as_ref().map_or(NO_CODE, |before| before.special_codes[SpecialCodeIndex::VSUSP]);
+        code != NO_CODE && key == char::from(code)
+    }
+
+    /// Returns the terminal to the shell, and stops the processes of this command. The shell continues them later (`fg`).
+    fn suspend(&self) -> io::Result<()> {
+        self.leave();
+        kill_current_process_group(Signal::TSTP)?;
+        self.enter()
     }
 
     pub(crate) fn columns(&self) -> usize {
@@ -77,6 +110,10 @@ impl Terminal {
             let (steps, size) = match self.key(until.saturating_duration_since(Instant::now())) {
                 Some(Key::Lines(steps)) => (steps, 1),
                 Some(Key::Screens(steps)) => (steps, rows.saturating_sub(2)),
+                Some(Key::Character(key)) if self.suspends(key) => {
+                    self.suspend()?;
+                    continue;
+                }
                 Some(Key::Character(key)) => return Ok(Some(key)),
                 None => return Ok(None),
             };
@@ -181,10 +218,7 @@ pub(crate) fn stdout_columns() -> Option<usize> {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = write(LEAVE);
-        if let Some(before) = &self.before {
-            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, before);
-        }
+        self.leave();
     }
 }
 

@@ -3,15 +3,16 @@
 mod support;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::Child;
 use std::time::Instant;
 use support::users::{User, paired};
-use support::{PATIENCE, Service, pseudo_terminal};
+use support::{PATIENCE, Service, pseudo_terminal, wait_until};
 
 /// Start and end of a live view: the alternate screen.
 const ENTER: &str = "\x1b[?1049h";
@@ -31,11 +32,18 @@ struct Live {
 
 impl Live {
     fn start(user: &User, arguments: &[&str], rows: u16) -> Live {
+        Live::on("xterm", user, arguments, rows)
+    }
+
+    /// Starts a live view on a terminal of this kind.
+    fn on(kind: &str, user: &User, arguments: &[&str], rows: u16) -> Live {
         let (master, path) = pseudo_terminal();
         tcsetwinsize(&master, Winsize { ws_row: rows, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
         let slave = File::options().read(true).write(true).open(path).unwrap();
         let mut command = user.command(arguments);
         command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).env("NO_COLOR", "1");
+        // A command of a shell has a process group, which it stops as a whole.
+        command.env("TERM", kind).process_group(0);
         Live { child: command.spawn().unwrap(), master, slave, text: String::new() }
     }
 
@@ -170,6 +178,36 @@ fn a_signal_ends_a_live_view_as_q_does() {
     }
     let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert!(trace["traceEvents"].is_array(), "{trace}");
+}
+
+#[test]
+fn a_suspended_view_returns_the_terminal_and_takes_it_again() {
+    let user = User::new();
+    let mut live = Live::start(&user, &["top"], 25);
+    live.wait_until(|text| text.contains(HOME));
+    live.master.write_all(&[0x1a]).unwrap();
+    live.wait_until(|text| text.contains(LEAVE));
+    let process = Pid::from_child(&live.child);
+    wait_until("the process stops", || {
+        let changed = waitpid(Some(process), WaitOptions::UNTRACED | WaitOptions::NOHANG).unwrap();
+        changed.is_some_and(|(_, status)| status.stopped())
+    });
+    assert!(live.is_restored());
+    kill_process(process, Signal::CONT).unwrap();
+    live.wait_until(|text| text.split(ENTER).nth(2).is_some_and(|text| text.contains(HOME)));
+    assert!(!live.is_restored());
+    live.master.write_all(b"q").unwrap();
+    live.wait_until(|text| text.matches(LEAVE).count() == 2);
+    assert!(live.child.wait().unwrap().success());
+    assert!(live.is_restored());
+}
+
+#[test]
+fn a_terminal_without_escape_sequences_gets_lines() {
+    let user = User::new();
+    let mut live = Live::on("dumb", &user, &["top"], 25);
+    live.wait_until(|text| text.contains("no service here"));
+    assert!(!live.text.contains('\x1b'), "{:?}", live.text);
 }
 
 #[test]
