@@ -3,8 +3,10 @@
 use crate::output::{Failure, print, print_json_lines};
 use contract::Listing;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -28,7 +30,7 @@ struct Check {
     found: String,
     needed_for: &'static str,
     /// The fix; `None` if the state is `Ok`.
-    fix: Option<&'static str>,
+    fix: Option<Cow<'static, str>>,
 }
 
 impl Check {
@@ -46,7 +48,7 @@ const MEDIA: &str =
 struct Answer {
     state: State,
     found: String,
-    fix: Option<&'static str>,
+    fix: Option<Cow<'static, str>>,
 }
 
 impl Answer {
@@ -54,12 +56,12 @@ impl Answer {
         Answer { state: State::Ok, found: found.into(), fix: None }
     }
 
-    fn limited(found: impl Into<String>, fix: &'static str) -> Answer {
-        Answer { state: State::Limited, found: found.into(), fix: Some(fix) }
+    fn limited(found: impl Into<String>, fix: impl Into<Cow<'static, str>>) -> Answer {
+        Answer { state: State::Limited, found: found.into(), fix: Some(fix.into()) }
     }
 
-    fn missing(found: impl Into<String>, fix: &'static str) -> Answer {
-        Answer { state: State::Missing, found: found.into(), fix: Some(fix) }
+    fn missing(found: impl Into<String>, fix: impl Into<Cow<'static, str>>) -> Answer {
+        Answer { state: State::Missing, found: found.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -122,7 +124,7 @@ fn describe(check: &Check) -> String {
         State::Missing => "missing",
     };
     let mut text = format!("{mark}  {}: {}\n", check.name, check.found);
-    if let Some(fix) = check.fix {
+    if let Some(fix) = &check.fix {
         let _ = writeln!(text, "         needed for {}\n         fix: {fix}", check.needed_for);
     }
     text
@@ -334,13 +336,31 @@ fn evdev() -> Answer {
 fn serial() -> Answer {
     let ports = listed("serial");
     match ports.iter().find_map(|port| Some((port, port.problem.as_ref()?))) {
-        Some((port, problem)) => Answer::missing(
-            format!("{}: {problem}", port.spec),
-            "sudo usermod -aG dialout $USER, and log in again; for a node that is missing, start udev",
-        ),
+        Some((port, problem)) => {
+            let groups = fs::read_to_string("/etc/group").unwrap_or_default();
+            let node = port.spec.trim_start_matches("serial:");
+            let group = owning_group(Path::new(node), &groups).unwrap_or("dialout");
+            Answer::missing(
+                format!("{}: {problem}", port.spec),
+                format!(
+                    "sudo usermod -aG {group} $USER, and log in again; for a node that is missing, start udev"
+                ),
+            )
+        }
         None if ports.is_empty() => Answer::limited("no serial port", "plug one in"),
         None => Answer::ok(counted(ports.len(), "serial port")),
     }
+}
+
+/// Returns the group that owns a node, from the text of `/etc/group`. Serial ports belong to `dialout` on most distributions, and to
+/// `uucp` on Arch. A node of the group `root` has none to join.
+fn owning_group<'a>(node: &Path, groups: &'a str) -> Option<&'a str> {
+    let number = fs::metadata(node).ok()?.gid().to_string();
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number && name != "root").then_some(name)
+    })
 }
 
 fn pty() -> Answer {
@@ -499,6 +519,18 @@ fn entries(directory: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_a_port_is_that_of_its_node() {
+        let node = std::env::current_exe().unwrap();
+        let number = fs::metadata(&node).unwrap().gid();
+        let groups = |name: &str| format!("dialout:x:{}:\n{name}:x:{number}:ada\n", number + 1);
+        assert_eq!(owning_group(&node, &groups("uucp")), Some("uucp"));
+        assert_eq!(owning_group(&node, &groups("root")), None);
+        assert_eq!(owning_group(Path::new("/nowhere/ttyUSB0"), &groups("uucp")), None);
+    }
+
     #[test]
     fn one_thing_is_not_counted_in_the_plural() {
         let counted = |count| super::counted(count, "serial port");

@@ -136,7 +136,7 @@ fn prepare_port(termios: &mut Termios, initial: &Settings) -> rustix::io::Result
 /// Returns the advice for a port that cannot be opened.
 fn advice(error: Errno) -> &'static str {
     match error {
-        Errno::ACCESS => "join the group that owns it, usually `dialout`",
+        Errno::ACCESS => "join the group that owns it, usually `dialout` or `uucp`",
         Errno::PERM => plain::DENIED_BY_UNIT,
         Errno::BUSY => "a program has opened it exclusively: `fuser` with this path names it",
         _ => "`outboard devices` lists the ports",
