@@ -81,6 +81,11 @@ fn the_unit_allows_ports_and_the_guide_names_a_line_for_each_kind_of_disk() {
     for port in ["ttyS", "ttyUSB", "ttyACM", "ttyAMA"] {
         assert!(unit.contains(&format!("\nDeviceAllow=char-{port} rw\n")), "{port}");
     }
+    // The groups of serial ports: Debian's and Fedora's, Arch's.
+    let users = read("packaging/systemd/outboard.sysusers");
+    for group in ["dialout", "uucp"] {
+        assert!(users.contains(&format!("\nm outboard {group}\n")), "{group}");
+    }
     for disk in ["sd", "blkext", "mmc", "virtblk"] {
         assert!(page.contains(&format!("`DeviceAllow=block-{disk} rw`")), "{disk}");
     }
