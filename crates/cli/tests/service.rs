@@ -2,6 +2,7 @@
 
 mod support;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -242,9 +243,15 @@ fn a_listener_that_the_socket_unit_does_not_have_is_refused() {
     attach.wait("attached");
     drop(attach);
     assert_eq!(service.stop(), Some(0));
+    // A client that waits would make the manager start the program again at once.
+    let listener = sockets[0].try_clone().unwrap();
+    let mut client = TcpStream::connect(("127.0.0.1", bound.port())).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
     let mut command = below_manager(&file);
     command.env("LISTEN_FDS", "2").stderr(Stdio::piped());
     support::end(sys::process::start_with(&mut command, sockets).unwrap(), "run").refused(2, &[&says]);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]

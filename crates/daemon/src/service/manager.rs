@@ -3,12 +3,34 @@
 
 use super::handover::Handovers;
 use contract::ServiceError;
-use rustix::net::{SocketType, getsockname, sockopt};
+use rustix::io::ioctl_fionbio;
+use rustix::net::{RecvFlags, SocketFlags, SocketType, accept_with, getsockname, recv, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use sys::listening::Listening;
+
+/// Most connections and datagrams that [`discard_waiting`] takes from one socket: more than any queue holds.
+const WAITING_MAX: usize = 1 << 16;
+
+/// Closes the connections and drops the datagrams that wait in these sockets. The service manager starts a service that has ended
+/// again as long as anything waits: without this, one packet of a peer would restart a service that refuses its file for ever, as
+/// fast as it fails.
+pub(super) fn discard_waiting(sockets: &[OwnedFd]) {
+    for socket in sockets {
+        if ioctl_fionbio(socket, true).is_err() {
+            continue;
+        }
+        for _ in 0..WAITING_MAX {
+            // Each fails on sockets of the other type.
+            let accepted = accept_with(socket, SocketFlags::CLOEXEC);
+            if accepted.is_err() && recv(socket, &mut [0u8], RecvFlags::empty()).is_err() {
+                break;
+            }
+        }
+    }
+}
 
 /// The inherited sockets by address.
 pub(super) struct Inherited {
@@ -68,5 +90,26 @@ impl Inherited {
             )),
             None => ServiceError::os(format!("listening on {at}"), error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    #[test]
+    fn nothing_waits_in_a_discarded_socket() {
+        let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let mut client = TcpStream::connect(tcp.local_addr().unwrap()).unwrap();
+        udp.send_to(&[1; 1000], udp.local_addr().unwrap()).unwrap();
+        poll(&mut [PollFd::new(&tcp, PollFlags::IN)], None).unwrap();
+        poll(&mut [PollFd::new(&udp, PollFlags::IN)], None).unwrap();
+        discard_waiting(&[tcp.try_clone().unwrap().into(), udp.try_clone().unwrap().into()]);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        assert_eq!(tcp.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(udp.recv(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 }

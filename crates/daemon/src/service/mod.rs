@@ -32,7 +32,7 @@ use modules::now;
 use notify::Manager;
 use plan::Plan;
 use sharing::Sharing;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -104,8 +104,23 @@ pub struct Supervisor {
 impl Supervisor {
     /// Checks the file and starts its entries. `passed` comes from a service manager
     /// ([`take_passed`](sys::activation::take_passed)): sockets, and the state of the previous program, which the entries
-    /// continue. `metrics` takes precedence over the file.
+    /// continue. `metrics` takes precedence over the file. After an error of the user, nothing waits in the sockets.
     pub fn start(
+        source: Source,
+        metrics: Option<SocketAddr>,
+        passed: Passed,
+        emit: EmitEvent,
+    ) -> Result<Supervisor, ServiceError> {
+        let copies: io::Result<Vec<_>> = passed.sockets.iter().map(OwnedFd::try_clone).collect();
+        let copies = copies.map_err(|error| ServiceError::os("starting", error))?;
+        let started = Supervisor::start_entries(source, metrics, passed, emit);
+        if matches!(started, Err(ServiceError::Usage(_))) {
+            manager::discard_waiting(&copies);
+        }
+        started
+    }
+
+    fn start_entries(
         source: Source,
         metrics: Option<SocketAddr>,
         passed: Passed,
