@@ -390,7 +390,7 @@ pub(crate) struct Attach {
     #[arg(required = true, value_name = "HOST/NAME")]
     pub(crate) from: Vec<String>,
     /// Local stand-in for the device, such as pty:/tmp/plc, /dev/video10 or film.y4m; in full CLASS:ADDRESS. Repeat for each
-    /// device [default: from the device's class]
+    /// device. Without it, and with stdout, events go to standard error [default: from the device's class]
     #[arg(long = "as", value_name = "APPLICATION")]
     pub(crate) applications: Vec<String>,
     /// Take over the link, file, camera or port of --as that another process has; that process ends
