@@ -13,7 +13,7 @@ pub const PACKET_SETTINGS: u8 = 64;
 
 /// The ioctls of an open terminal: settings, lines, queues and breaks (`asm-generic/ioctls.h`). None types into it, takes it
 /// over or sends signals.
-pub const IOCTLS: [u32; 27] = [
+pub const IOCTLS: [u32; 26] = [
     libc::TCGETS as u32,
     libc::TCSETS as u32,
     libc::TCSETSW as u32,
@@ -35,7 +35,6 @@ pub const IOCTLS: [u32; 27] = [
     libc::TIOCSBRK as u32,
     libc::TIOCCBRK as u32,
     libc::TIOCSERGETLSR as u32,
-    libc::TIOCGICOUNT as u32,
     libc::TIOCEXCL as u32,
     libc::TIOCNXCL as u32,
     libc::TIOCGWINSZ as u32,
@@ -141,17 +140,6 @@ pub fn set_dtr_rts(terminal: impl AsFd, dtr: bool, rts: bool) -> io::Result<()> 
     }
     // SAFETY: the argument is a pointer to an int that lives through the call; the kernel only reads it.
     check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCMSET, &bits) })
-}
-
-/// The driver's counts of changes of CTS, DSR, RI and DCD (`TIOCGICOUNT`). Reading them costs no transfer on a USB adapter.
-pub fn modem_changes(terminal: impl AsFd) -> io::Result<[i32; 4]> {
-    /// `struct serial_icounter_struct` (`linux/serial.h`) begins with these counts and has 20 numbers.
-    const COUNTS: usize = 20;
-    let mut counts = [0i32; COUNTS];
-    // SAFETY: the argument is a pointer to the kernel's structure, which lives through the call; the kernel writes it.
-    check(unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCGICOUNT, &mut counts) })?;
-    let [cts, dsr, ri, dcd, ..] = counts;
-    Ok([cts, dsr, ri, dcd])
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -11,7 +11,7 @@
 //! | lines of the port | reported |
 //! |---|---|
 //! | before the first [`SerialMessage::Outputs`] | never: the application is a pseudo-terminal, or plain bytes |
-//! | then | at first, and when they differ; the driver's counts are compared every [`WATCH_INTERVAL`] while a program has the terminal open, every [`REST_INTERVAL`] while DTR and RTS are off |
+//! | then | at first, and when they differ; they are read every [`WATCH_INTERVAL`] while a program has the terminal open, every [`REST_INTERVAL`] while DTR and RTS are off |
 
 use super::line::Line;
 use super::marks::MarkDecoder;
@@ -42,7 +42,8 @@ const FIFO_BYTES: u64 = 64;
 /// Bits of the longest character: start, 8 data, parity, 2 stop.
 const CHARACTER_BITS: u64 = 12;
 
-/// Interval between looks at the driver's counts of line changes. TIOCMIWAIT would block a thread that nothing can end.
+/// Interval between reads of the lines. TIOCMIWAIT would block a thread that nothing can end. The driver's counts of changes
+/// (TIOCGICOUNT) stay at 0 where it does not count: a 16550 with CLOCAL and without CRTSCTS, a CP2102.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 /// The same while DTR and RTS are off.
 const REST_INTERVAL: Duration = Duration::from_millis(200);
@@ -79,13 +80,20 @@ struct Drain {
 /// The port's lines as the application knows them.
 #[derive(Debug, Default)]
 struct Watch {
-    /// The driver's counts at the last look.
-    counts: Option<[i32; 4]>,
     /// Lines that were reported last.
     known: Option<Inputs>,
     /// Lines to report.
     change: Option<Inputs>,
     check_at: Time,
+}
+
+impl Watch {
+    /// Notes the lines of the port.
+    fn update(&mut self, inputs: Inputs) {
+        if self.known != Some(inputs) {
+            (self.known, self.change) = (Some(inputs), Some(inputs));
+        }
+    }
 }
 
 impl Port {
@@ -157,17 +165,8 @@ impl Port {
         }
         let interval = if outputs.dtr || outputs.rts { WATCH_INTERVAL } else { REST_INTERVAL };
         self.watch.check_at = now.after(interval);
-        // A driver that does not count is asked for the lines themselves.
-        let counts = sys::tty::modem_changes(&self.line.channel).ok();
-        if self.watch.known.is_some() && counts.is_some() && counts == self.watch.counts {
-            return;
-        }
-        self.watch.counts = counts;
-        let Ok(lines) = sys::tty::modem_lines(&self.line.channel) else { return };
-        let inputs = Inputs { cts: lines.cts, dsr: lines.dsr, dcd: lines.dcd, ri: lines.ri };
-        if self.watch.known != Some(inputs) {
-            self.watch.known = Some(inputs);
-            self.watch.change = Some(inputs);
+        if let Ok(lines) = sys::tty::modem_lines(&self.line.channel) {
+            self.watch.update(Inputs { cts: lines.cts, dsr: lines.dsr, dcd: lines.dcd, ri: lines.ri });
         }
     }
 
@@ -350,6 +349,24 @@ impl Endpoint for Port {
                     self.drain.as_ref().map_or_else(Readiness::now, |drain| Readiness::at(drain.check_at))
                 }
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The driver of a 16550 does not count the changes of a port with CLOCAL.
+    #[test]
+    fn lines_are_compared_themselves() {
+        let mut watch = Watch::default();
+        let (off, carrier) = (Inputs::default(), Inputs { dcd: true, ..Inputs::default() });
+        for (inputs, change) in
+            [(off, Some(off)), (off, None), (carrier, Some(carrier)), (carrier, None), (off, Some(off))]
+        {
+            watch.update(inputs);
+            assert_eq!(watch.change.take(), change);
         }
     }
 }
