@@ -15,7 +15,7 @@
 
 use super::line::Line;
 use super::marks::MarkDecoder;
-use super::message::{Inputs, OutputLines, SerialMessage, Settings};
+use super::message::{Inputs, OutputLines, Parity, SerialMessage, Settings};
 use super::spacing::Spacing;
 use crate::flows::{Endpoint, FlowPartner};
 use crate::stream::{Channel, now};
@@ -35,12 +35,12 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Time after which settings and lines are set although the port sends nothing: the other end has stopped it by flow control.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Assumed size of the hardware FIFO for drivers that cannot report whether it is empty: 64 bytes as in a 16750 and in
-/// common USB converters.
-const FIFO_BYTES: u64 = 64;
-
-/// Bits of the longest character: start, 8 data, parity, 2 stop.
-const CHARACTER_BITS: u64 = 12;
+/// The most bytes that an adapter holds whose driver cannot report that it has sent them: 640 in a CP2102.
+const FIFO_BYTES_MAX: u64 = 640;
+/// Time after which an adapter has begun to send what was written.
+const ADAPTER_LATENCY: Duration = Duration::from_millis(5);
+/// Bytes that a worker before this one may have left in the port: the FIFO of a 16750.
+const LEFT_BYTES: u64 = 64;
 
 /// Interval between reads of the lines. TIOCMIWAIT would block a thread that nothing can end. The driver's counts of changes
 /// (TIOCGICOUNT) stay at 0 where it does not count: a 16550 with CLOCAL and without CRTSCTS, a CP2102.
@@ -75,6 +75,39 @@ struct Drain {
     queued: usize,
     /// The first check with this number of bytes.
     queued_since: Option<Time>,
+    /// The time at which the line has sent all bytes, by its speed.
+    sent_at: Time,
+}
+
+impl Drain {
+    /// Adds bytes that were written to the port.
+    fn add(&mut self, bytes: u64, channel: &Channel, now: Time) {
+        self.sent_at = self.sent_at.max(now).after(line_time(channel, bytes));
+    }
+
+    /// Returns true if the port has sent all bytes, or nothing for [`DRAIN_TIMEOUT`].
+    fn is_over(&mut self, channel: &Channel, now: Time) -> bool {
+        let queued = sys::tty::output_queued(channel).unwrap_or(0);
+        if queued != self.queued {
+            (self.queued, self.queued_since) = (queued, None);
+        }
+        let waited = now.since(*self.queued_since.get_or_insert(now));
+        self.check_at = now.after(DRAIN_INTERVAL);
+        if queued > 0 {
+            // Flow control may have stopped the line, so that it sends them later than its speed tells.
+            self.sent_at = self.sent_at.max(now.after(line_time(channel, queued as u64)));
+            return waited >= DRAIN_TIMEOUT;
+        }
+        match sys::tty::is_transmitter_empty(channel) {
+            Ok(is_empty) => is_empty || waited >= DRAIN_TIMEOUT,
+            // The driver cannot report it, and the adapter may hold all bytes. A board with USB of its own takes them faster than
+            // the speed of a line, but holds no more than an adapter.
+            Err(_) => {
+                let is_sent = now >= self.sent_at.after(ADAPTER_LATENCY);
+                is_sent || waited >= line_time(channel, FIFO_BYTES_MAX)
+            }
+        }
+    }
 }
 
 /// The port's lines as the application knows them.
@@ -100,12 +133,13 @@ impl Port {
     pub(crate) fn new(name: String, channel: Channel) -> FlowPartner<Self> {
         let is_marking =
             tcgetattr(&channel).is_ok_and(|termios| termios.input_modes.contains(InputModes::PARMRK));
+        let mut drain = Drain::default();
+        drain.add(LEFT_BYTES, &channel, now());
         let partner = Port {
             line: Line::new(name, channel, 0),
             marks: is_marking.then(MarkDecoder::default),
             received: VecDeque::new(),
-            // A worker before this one may have written.
-            drain: Some(Drain::default()),
+            drain: Some(drain),
             spacing: Spacing::default(),
             outputs: None,
             watch: Watch::default(),
@@ -115,6 +149,17 @@ impl Port {
             line_changes: 0,
         };
         FlowPartner::new(partner, Some(Format::Bytes), Some(Format::Bytes))
+    }
+
+    /// Writes as many pending bytes as there is room for. Returns true if none are left.
+    fn write(&mut self) -> PartnerResult<bool> {
+        let before = self.line.written_bytes;
+        let is_written = self.line.write()?;
+        let written = self.line.written_bytes - before;
+        if written > 0 {
+            self.drain.get_or_insert_default().add(written, &self.line.channel, now());
+        }
+        Ok(is_written)
     }
 
     /// Sets the port and reads the result back.
@@ -173,7 +218,7 @@ impl Port {
     /// Returns true if the port has sent all data, or the timeout is over.
     fn is_drained(&mut self, now: Time) -> bool {
         let Some(drain) = &mut self.drain else { return true };
-        if now < drain.check_at || !is_sent(&self.line.channel, drain, now) {
+        if now < drain.check_at || !drain.is_over(&self.line.channel, now) {
             return false;
         }
         self.drain = None;
@@ -199,29 +244,15 @@ impl Port {
     }
 }
 
-fn is_sent(channel: &Channel, drain: &mut Drain, now: Time) -> bool {
-    let queued = sys::tty::output_queued(channel).unwrap_or(0);
-    let queued_since = *drain.queued_since.get_or_insert(now);
-    if queued != drain.queued {
-        (drain.queued, drain.queued_since) = (queued, Some(now));
-    }
-    let waited = now.since(queued_since);
-    if queued == 0 {
-        match sys::tty::is_transmitter_empty(channel) {
-            Ok(true) => return true,
-            Ok(false) => {}
-            // The driver cannot report it: wait as long as a full FIFO needs.
-            Err(_) => {
-                let baud = tcgetattr(channel).map_or(0, |termios| termios.output_speed());
-                let fifo_ns = FIFO_BYTES * CHARACTER_BITS * 1_000_000_000 / u64::from(baud.max(1));
-                if waited >= Duration::from_nanos(fifo_ns) {
-                    return true;
-                }
-            }
-        }
-    }
-    drain.check_at = now.after(DRAIN_INTERVAL);
-    waited >= DRAIN_TIMEOUT
+/// Returns the time that the line needs for this many bytes: none while it is hung up.
+fn line_time(channel: &Channel, bytes: u64) -> Duration {
+    let settings = tcgetattr(channel).map(|termios| Settings::from_port(&termios)).unwrap_or_default();
+    let has_parity = settings.parity.is_some_and(|parity| parity != Parity::None);
+    // A start bit comes first.
+    let bits = 1 + settings.data_bits.unwrap_or(8) + u8::from(has_parity) + settings.stop_bits.unwrap_or(1);
+    let baud = u64::from(settings.speed.unwrap_or_default().output_baud);
+    let nanoseconds = bytes.saturating_mul(u64::from(bits) * 1_000_000_000).checked_div(baud);
+    nanoseconds.map_or(Duration::ZERO, Duration::from_nanos)
 }
 
 impl Endpoint for Port {
@@ -232,7 +263,7 @@ impl Endpoint for Port {
 
     fn accept(&mut self, message: &mut Message) -> PartnerResult<bool> {
         let at = now();
-        if !self.line.write()? {
+        if !self.write()? {
             return Ok(false);
         }
         let message = self.line.decode(message)?;
@@ -242,8 +273,7 @@ impl Endpoint for Port {
         match message {
             SerialMessage::Data(data) => {
                 self.line.pending.replace(data);
-                self.line.write()?;
-                self.drain.get_or_insert_default();
+                self.write()?;
             }
             SerialMessage::Settings(settings) => {
                 if !self.is_drained(at) {
@@ -288,7 +318,7 @@ impl Endpoint for Port {
 
     fn ctl(&mut self, _flow: FlowKey, operation: Ctl<'_>, _slot: &mut PullSlot) -> PartnerResult<CtlReply> {
         match operation {
-            Ctl::Flush | Ctl::Finish => match self.line.write()? {
+            Ctl::Flush | Ctl::Finish => match self.write()? {
                 true => Ok(CtlReply::Done),
                 false => Ok(CtlReply::Pending),
             },
@@ -356,6 +386,29 @@ impl Endpoint for Port {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serial::tests::raw_pair;
+
+    /// A pseudo-terminal stands for an adapter: its queue is empty at once, and it does not report its transmitter.
+    #[test]
+    fn a_change_waits_for_the_bytes_in_an_adapter() {
+        let (_master, slave) = raw_pair();
+        let mut termios = tcgetattr(&slave).unwrap();
+        termios.set_speed(9600).unwrap();
+        tcsetattr(&slave, OptionalActions::Now, &termios).unwrap();
+        let channel = Channel::own(slave).unwrap();
+        let written = Time(1_000_000_000);
+        let after = |ms| written.after(Duration::from_millis(ms));
+        let is_over = |bytes, at_ms: &[u64]| {
+            let mut drain = Drain::default();
+            drain.add(bytes, &channel, written);
+            at_ms.iter().map(|ms| drain.is_over(&channel, after(*ms))).collect::<Vec<_>>()
+        };
+        // 8N1: 10 bits each, 312.5 ms in all, although a 16750 would have sent what it holds after 67 ms.
+        assert_eq!(is_over(300, &[0, 80, 312, 318]), [false, false, false, true]);
+        assert_eq!(is_over(3, &[0, 9]), [false, true]);
+        // A board with USB of its own takes a megabyte at once: the wait is that for the largest FIFO.
+        assert_eq!(is_over(1_000_000, &[0, 600, 667]), [false, false, true]);
+    }
 
     /// The driver of a 16550 does not count the changes of a port with CLOCAL.
     #[test]

@@ -27,7 +27,7 @@ pub(crate) struct Line {
     out: Encoding,
     into: Encoding,
     pub(crate) read_bytes: u64,
-    written_bytes: u64,
+    pub(crate) written_bytes: u64,
 }
 
 impl Line {
