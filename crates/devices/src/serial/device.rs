@@ -172,7 +172,7 @@ impl Port {
             .is_err();
         let actual = tcgetattr(&self.line.channel)
             .map_err(|error| self.line.error("reading the settings of", error))?;
-        let actual = Settings::from_port(&actual).restricted_to(settings);
+        let actual = Settings::from_port(&actual).restricted_to(settings).without_rounding(settings);
         self.changes += 1;
         self.refusals += u64::from(refused);
         // The application's terminal shows the settings that the port could not take.

@@ -147,6 +147,13 @@ pub struct FlowControl {
     pub rts_cts: bool,
 }
 
+/// Speeds that have a code of their own (`termios(3)`).
+const CODED_BAUDS: &[u32] = &[
+    50, 75, 110, 134, 150, 200, 300, 600, 1200, 1800, 2400, 4800, 9600, 19_200, 38_400, 57_600, 115_200,
+    230_400, 460_800, 500_000, 576_000, 921_600, 1_000_000, 1_152_000, 1_500_000, 2_000_000, 2_500_000,
+    3_000_000, 3_500_000, 4_000_000,
+];
+
 const PARITIES: [Parity; 5] = [Parity::None, Parity::Odd, Parity::Even, Parity::Mark, Parity::Space];
 
 impl SerialMessage {
@@ -236,6 +243,24 @@ fn lines(reader: &mut Reader<'_>, count: u8) -> Result<u8, WireError> {
     }
 }
 
+/// Returns the output speed: that of the code if there is one. A driver that reports the true speed of its divisor keeps the code of
+/// a speed that differs by 2 % at most (`tty_termios_encode_baud_rate`), and programs read the code.
+fn output_baud(termios: &Termios) -> u32 {
+    let has_code = |baud: u32| {
+        let mut coded = termios.clone();
+        coded.set_output_speed(baud).is_ok() && coded.control_modes == termios.control_modes
+    };
+    CODED_BAUDS.iter().copied().find(|baud| has_code(*baud)).unwrap_or(termios.output_speed())
+}
+
+impl Speed {
+    /// Returns true if only the rounding of a port's divisor makes the difference: 2 % at most.
+    fn is_rounded_from(self, wanted: Speed) -> bool {
+        let is_close = |own: u32, wanted: u32| u64::from(own.abs_diff(wanted)) * 50 <= u64::from(wanted);
+        is_close(self.input_baud, wanted.input_baud) && is_close(self.output_baud, wanted.output_baud)
+    }
+}
+
 impl Settings {
     /// Size of encoded settings.
     pub const BYTES: usize = 13;
@@ -320,8 +345,13 @@ impl Settings {
             (true, true, true) => Parity::Mark,
             (true, true, false) => Parity::Space,
         };
+        let output_baud = output_baud(termios);
+        let input_baud = match termios.input_speed() {
+            same if same == termios.output_speed() => output_baud,
+            own => own,
+        };
         Settings {
-            speed: Some(Speed { input_baud: termios.input_speed(), output_baud: termios.output_speed() }),
+            speed: Some(Speed { input_baud, output_baud }),
             data_bits: Some(data_bits),
             parity: Some(parity),
             stop_bits: Some(if control.contains(ControlModes::CSTOPB) { 2 } else { 1 }),
@@ -384,6 +414,12 @@ impl Settings {
         }
     }
 
+    /// Takes over the wanted speed if the port has it as close as its divisor allows.
+    pub(crate) fn without_rounding(self, wanted: &Settings) -> Settings {
+        let rounded = self.speed.zip(wanted.speed).filter(|(own, wanted)| own.is_rounded_from(*wanted));
+        Settings { speed: rounded.map(|(_, wanted)| wanted).or(self.speed), ..self }
+    }
+
     /// Removes the settings that are unknown in `other`.
     pub(crate) fn restricted_to(self, other: &Settings) -> Settings {
         Settings {
@@ -393,5 +429,38 @@ impl Settings {
             stop_bits: self.stop_bits.filter(|_| other.stop_bits.is_some()),
             flow: self.flow.filter(|_| other.flow.is_some()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serial::tests::raw_pair;
+    use rustix::termios::tcgetattr;
+
+    fn speed(baud: u32) -> Settings {
+        Settings { speed: Some(Speed { input_baud: baud, output_baud: baud }), ..Settings::default() }
+    }
+
+    /// The driver of a CP2102N reports the true speed of its divisor.
+    #[test]
+    fn the_speed_of_a_port_is_that_of_its_code() {
+        let (_master, slave) = raw_pair();
+        let mut termios = tcgetattr(&slave).unwrap();
+        termios.set_speed(115_384).unwrap();
+        assert_eq!(Settings::from_port(&termios).speed, speed(115_384).speed, "it has no code");
+        let mut coded = termios.clone();
+        coded.set_speed(115_200).unwrap();
+        termios.control_modes = coded.control_modes;
+        assert_eq!(Settings::from_port(&termios).speed, speed(115_200).speed);
+    }
+
+    #[test]
+    fn a_rounded_speed_is_the_wanted_one() {
+        let wanted = speed(74_880);
+        assert_eq!(speed(74_906).without_rounding(&wanted), wanted);
+        assert_eq!(speed(9600).without_rounding(&wanted), speed(9600), "the port refused it");
+        assert_eq!(speed(9600).without_rounding(&Settings::default()), speed(9600));
+        assert_eq!(speed(9600).without_rounding(&speed(0)), speed(9600));
     }
 }
