@@ -2,7 +2,7 @@
 
 use super::uplink::{PACKET_BYTES_MAX, PIECE_BYTES, SNAPSHOT};
 use crate::flows::{Endpoint, FlowPartner};
-use crate::serial::{Inputs, SerialMessage};
+use crate::serial::{Fault, Inputs, SerialMessage};
 use contract::{
     Body, Bytes, Ctl, CtlReply, Direction, FlowKey, Format, Interest, Message, Next, PartnerError,
     PartnerResult, PullSlot, Readiness, RecoveryCtl, Report, Time,
@@ -27,8 +27,9 @@ struct Counts {
 pub(super) struct Terminal {
     name: String,
     socket: OwnedFd,
-    /// The rest of the data that are being sent, and how many of their bytes were sent.
+    /// The rest of the data that are being sent, their fault if they have one, and how many of their bytes were sent.
     data: Body,
+    fault: Option<Fault>,
     sent_bytes: u64,
     /// Bytes of the next data that a worker before this one has sent.
     skip_bytes: u64,
@@ -45,6 +46,7 @@ impl Terminal {
             name,
             socket,
             data: Body::new(),
+            fault: None,
             sent_bytes: 0,
             skip_bytes: 0,
             packets: VecDeque::new(),
@@ -68,7 +70,11 @@ impl Terminal {
             rest.split_off_front(rest.len().min(PIECE_BYTES)).filter(|piece| !piece.is_empty())
         {
             let count = piece.len() as u64;
-            if !self.send(&SerialMessage::Data(piece).emit().into_bytes())? {
+            let packet = match self.fault {
+                Some(fault) => SerialMessage::Fault(fault, piece),
+                None => SerialMessage::Data(piece),
+            };
+            if !self.send(&packet.emit().into_bytes())? {
                 return Ok(false);
             }
             self.data = rest.clone();
@@ -93,6 +99,13 @@ impl Terminal {
         }
     }
 
+    /// Sends the bytes of a message, without those that a worker before this one has sent.
+    fn set_data(&mut self, mut data: Body, fault: Option<Fault>) {
+        self.sent_bytes = std::mem::take(&mut self.skip_bytes).min(data.len() as u64);
+        data.skip_front(self.sent_bytes as usize);
+        (self.data, self.fault) = (data, fault);
+    }
+
     fn set_inputs(&mut self, inputs: Inputs) {
         self.inputs = inputs;
         self.counts.inputs += 1;
@@ -112,17 +125,10 @@ impl Endpoint for Terminal {
             return Ok(false);
         }
         match SerialMessage::parse(&message.body).map_err(|error| PartnerError::Message(error.to_string()))? {
-            SerialMessage::Data(mut data) => {
-                self.sent_bytes = std::mem::take(&mut self.skip_bytes).min(data.len() as u64);
-                data.skip_front(self.sent_bytes as usize);
-                self.data = data;
-            }
+            SerialMessage::Data(data) => self.set_data(data, None),
             SerialMessage::Fault(fault, data) => {
                 self.counts.faults += data.len() as u64;
-                for piece in data.into_bytes().chunks(PIECE_BYTES) {
-                    let packet = SerialMessage::Fault(fault, Body::from(piece.to_vec())).emit();
-                    self.packets.push_back(packet.into_bytes().to_vec());
-                }
+                self.set_data(data, Some(fault));
             }
             SerialMessage::Inputs(inputs) => self.set_inputs(inputs),
             // The program has its own settings; those of the port are the port's.
@@ -210,5 +216,56 @@ impl Endpoint for Terminal {
                 ..Readiness::default()
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flows::IN;
+    use contract::{Attributes, FlowClass, FlowTemplate, Partner, Pushed};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn next_packet(socket: &OwnedFd) -> Option<SerialMessage> {
+        let mut packet = [0; PACKET_BYTES_MAX];
+        let (count, _) = recv(socket, &mut packet[..], RecvFlags::DONTWAIT).ok()?;
+        Some(SerialMessage::parse(&Body::from(packet[..count].to_vec())).unwrap())
+    }
+
+    /// The adapter has no room, because no program reads.
+    #[test]
+    fn bytes_with_a_fault_that_wait_survive_silence_and_a_killed_worker() {
+        let (adapter, socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let filler = SerialMessage::Data(Body::from(vec![b'x'; PIECE_BYTES])).emit().into_bytes();
+        while send(&socket, &filler, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {}
+        let worker = || {
+            let mut worker = Terminal::new("terminal".into(), socket.try_clone().unwrap());
+            let template =
+                FlowTemplate { direction: Direction::In, format: Format::Serial, class: FlowClass::Reliable };
+            worker.open(&template, &Attributes::default()).unwrap();
+            worker
+        };
+        let message = || {
+            let faulty = SerialMessage::Fault(Fault::Corrupt, Body::from(&b"ab"[..]));
+            Message::new(Time(1), faulty.emit())
+        };
+        let mut killed = worker();
+        assert!(matches!(killed.push(IN, message()), Ok(Pushed::Taken)));
+        killed.ctl(IN, Ctl::Neutral).unwrap();
+        let written = killed.ctl(IN, Ctl::Recovery(RecoveryCtl::PartialWrite)).unwrap();
+        assert!(matches!(written, CtlReply::Count(0)), "{written:?}");
+        drop(killed);
+
+        let mut next = worker();
+        next.ctl(IN, Ctl::Recovery(RecoveryCtl::Skip(0))).unwrap();
+        assert!(matches!(next.push(IN, message()), Ok(Pushed::Taken)));
+        next.ctl(IN, Ctl::Neutral).unwrap();
+        let fillers = std::iter::from_fn(|| next_packet(&adapter)).count();
+        assert!(fillers > 0);
+        assert!(matches!(next.ctl(IN, Ctl::Flush), Ok(CtlReply::Done)));
+        let faulty = SerialMessage::Fault(Fault::Corrupt, Body::from(&b"ab"[..]));
+        assert_eq!(next_packet(&adapter), Some(faulty));
+        assert_eq!(next_packet(&adapter), Some(SerialMessage::Inputs(Inputs::default())));
     }
 }
