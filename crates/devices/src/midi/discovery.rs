@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::sequencer::{self, Address, Client, Port, capability, port_type};
+use sys::sequencer::{self, Address, Client, NAME_BYTES_MAX, Port, capability, port_type};
 
 /// The kernel's sequencer.
 const SEQUENCER: &str = "/dev/snd/seq";
@@ -146,29 +146,39 @@ pub(super) fn find(client: BorrowedFd<'_>, target: &str) -> Result<Found, Device
     }
 }
 
-/// Finds a known port again: by the names of its client and port, and if several have them, by its former number.
-pub(super) fn find_again(client: BorrowedFd<'_>, known: &Facts) -> Result<Found, DeviceError> {
-    let mut same: Vec<Found> = ports(client)
-        .into_iter()
-        .filter(|found| found.client.name == known.name && found.port.name == known.port && !found.is_ours())
-        .collect();
-    let at = same.iter().position(|found| found.port.address == known.address).unwrap_or(0);
-    if same.is_empty() {
-        return Err(super::os(
+/// Finds a known port again.
+pub(super) fn find_again(client: BorrowedFd<'_>, target: &str, known: &Facts) -> Result<Found, DeviceError> {
+    choose_again(&ports(client), target, known).cloned().ok_or_else(|| {
+        super::os(
             format!("looking for the MIDI port {}", known.name),
             std::io::Error::from(std::io::ErrorKind::NotFound),
             Some("plug it in again, or start its program"),
-        ));
-    }
-    Ok(same.swap_remove(at))
+        )
+    })
 }
 
-/// Finds a known raw device again: by its name, its former path first.
-pub(super) fn find_raw_again(target: &str, known: &Facts) -> Result<(OwnedFd, Facts), DeviceError> {
-    let others = raw_paths().into_iter().filter(|path| path != target);
-    let mut same =
-        std::iter::once(target.to_string()).chain(others).filter(|path| raw_name(path) == known.name);
-    open_raw(&same.next().unwrap_or_else(|| target.into()))
+/// Chooses the port with the names of a known one, and if several have them, that at its number. Two devices of one model have the
+/// same names: hardware that the user named by numbers returns only there. The kernel gives a card that returns its number again.
+fn choose_again<'a>(all: &'a [Found], target: &str, known: &Facts) -> Option<&'a Found> {
+    let is_numbered = matches!(Target::parse(target), Target::Address(_));
+    let is_held = is_numbered && known.kind == FactsKind::Hardware;
+    let is_same = |found: &&Found| {
+        let has_names = found.client.name == known.name && found.port.name == known.port;
+        has_names && !found.is_ours() && (!is_held || found.port.address == known.address)
+    };
+    let same: Vec<&Found> = all.iter().filter(is_same).collect();
+    same.iter().find(|found| found.port.address == known.address).or(same.first()).copied()
+}
+
+/// Finds a known raw device again, at its path only: another device of the same model has its name.
+pub(super) fn find_raw_again(path: &str, known: &Facts) -> Result<(OwnedFd, Facts), DeviceError> {
+    let name = raw_name(path);
+    if name[..name.floor_char_boundary(NAME_BYTES_MAX)] != known.name {
+        let operation = format!("looking for the MIDI device {} at {path}", known.name);
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(super::os(operation, missing, Some("plug it in again")));
+    }
+    open_raw(path)
 }
 
 /// Finds the port of a raw node that `snd-virmidi` made.
@@ -234,4 +244,45 @@ fn listing(found: &Found, all: &[Found]) -> Listing {
     let owner = if found.is_ours() { ", a node of Outboard" } else { "" };
     let summary = format!("{} ({directions}{owner})", found.facts().title());
     Listing { spec: format!("midi:{name}"), summary, problem: None, ours: found.is_ours() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port 0 that sends.
+    fn found(client: u8, name: &str, port: &str, kind: u32) -> Found {
+        let address = Address { client, port: 0 };
+        let capabilities = capability::READ | capability::SUBSCRIBE_READ;
+        let client = Client { number: client, name: name.into(), card: None };
+        Found { client, port: Port { address, name: port.into(), capabilities, types: kind } }
+    }
+
+    fn launchpad(client: u8) -> Found {
+        found(client, "Launchpad", "Launchpad MIDI 1", port_type::HARDWARE)
+    }
+
+    fn number_again(all: &[Found], target: &str, known: &Facts) -> Option<u8> {
+        choose_again(all, target, known).map(|found| found.client.number)
+    }
+
+    #[test]
+    fn a_keyboard_is_not_taken_for_another_one_of_its_model() {
+        let known = launchpad(20).facts();
+        assert_eq!(number_again(&[launchpad(24)], "20:0", &known), None);
+        assert_eq!(number_again(&[launchpad(24), launchpad(20)], "20:0", &known), Some(20));
+        // A name belonged to one of them alone, so it is the same one at another number.
+        assert_eq!(number_again(&[launchpad(24)], "Launchpad", &known), Some(24));
+        // A program gets another number whenever it starts.
+        let program = |client| found(client, "Sampler", "in", port_type::SOFTWARE);
+        assert_eq!(number_again(&[program(131)], "128:0", &program(128).facts()), Some(131));
+    }
+
+    #[test]
+    fn a_raw_device_is_not_taken_for_another_one() {
+        let name = "Launchpad".into();
+        let known = Facts { name, port: String::new(), kind: FactsKind::Raw, address: Address::default() };
+        let error = find_raw_again("/dev/snd/midiC99D9", &known).unwrap_err().to_string();
+        assert!(error.contains("Launchpad at /dev/snd/midiC99D9"), "{error}");
+    }
 }

@@ -288,7 +288,7 @@ impl DeviceClass for Midi {
             }
             Role::Device => {
                 let client = discovery::open()?;
-                let found = discovery::find_again(client.as_fd(), &facts)?;
+                let found = discovery::find_again(client.as_fd(), &spec.target, &facts)?;
                 open_port(spec, client, &found)
             }
         }
