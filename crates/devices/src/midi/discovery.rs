@@ -39,13 +39,43 @@ impl Found {
         self.port.name == OWN_PORT
     }
 
-    pub(super) fn facts(&self) -> Facts {
-        let kind = match self.port.types & port_type::HARDWARE {
-            0 => FactsKind::Software,
-            _ => FactsKind::Hardware,
+    fn is_program(&self) -> bool {
+        self.port.types & port_type::HARDWARE == 0
+    }
+
+    /// Leaves the process number of a program out of its names, so that it is the same one after its next start. If another program
+    /// differs only in the number, they keep it.
+    fn without_process(&self, all: &[Found]) -> Found {
+        let name = without_process(&self.client.name);
+        let is_like = |other: &Found| {
+            let is_another = other.client.number != self.client.number && !other.is_ours();
+            is_another && without_process(&other.client.name) == name
         };
+        let mut found = self.clone();
+        if self.is_program() && !all.iter().any(is_like) {
+            found.client.name = name.into();
+            found.port.name = without_process(&self.port.name).into();
+        }
+        found
+    }
+
+    pub(super) fn facts(&self) -> Facts {
+        let kind = if self.is_program() { FactsKind::Software } else { FactsKind::Hardware };
         let (name, port) = (self.client.name.clone(), self.port.name.clone());
         Facts { name, port, kind, address: self.port.address }
+    }
+}
+
+/// Returns a name without the process number at its end: that of fluidsynth is `FLUID Synth (1234)`, and `Synth input port (1234:0)`
+/// that of its port.
+fn without_process(name: &str) -> &str {
+    let is_number = |text: &str| {
+        let digits = text.split(':').next().unwrap_or_default();
+        !digits.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b':')
+    };
+    match name.strip_suffix(')').and_then(|name| name.rsplit_once(" (")) {
+        Some((rest, number)) if !rest.is_empty() && is_number(number) => rest,
+        _ => name,
     }
 }
 
@@ -123,38 +153,56 @@ pub(super) fn ports(client: BorrowedFd<'_>) -> Vec<Found> {
 
 /// Finds the port that the user named.
 pub(super) fn find(client: BorrowedFd<'_>, target: &str) -> Result<Found, DeviceError> {
-    let wrong = |problem: String| DeviceError::Spec { what: format!("`midi:{target}`"), problem };
-    let mut found = ports(client);
-    found.retain(|found| match Target::parse(target) {
-        Target::Any => !found.is_ours() && !SYSTEM_CLIENTS.contains(&found.client.number),
-        Target::Address(address) => found.port.address == address,
-        Target::Name(name, port) => {
-            found.client.name == name && port.is_none_or(|port| found.port.address.port == port)
-        }
-    });
-    // A client without a port number means its first port.
-    if matches!(Target::parse(target), Target::Name(_, None)) {
-        found.dedup_by_key(|found| found.client.number);
-    }
-    match found.as_slice() {
-        [one] => Ok(one.clone()),
-        [] => Err(wrong("there is no such MIDI port; `outboard devices` lists them".into())),
+    let all = ports(client);
+    let problem = match named(&all, target).as_slice() {
+        [one] => return Ok(one.without_process(&all)),
+        [] => "there is no such MIDI port; `outboard devices` lists them".to_string(),
         [one, other, ..] => {
             let specs = [one, other].map(|found| format!("`midi:{}`", numbers(found)));
-            Err(wrong(format!("there are several: write {} or {}", specs[0], specs[1])))
+            format!("there are several: write {} or {}", specs[0], specs[1])
         }
-    }
+    };
+    Err(DeviceError::Spec { what: format!("`midi:{target}`"), problem })
 }
 
-/// Finds a known port again.
+/// Returns the ports that the user may mean. A program has the name that it had at an earlier start, or no process number in it, if
+/// none has the name itself.
+fn named<'a>(all: &'a [Found], target: &str) -> Vec<&'a Found> {
+    let parsed = Target::parse(target);
+    let with_name = |is_client: &dyn Fn(&Found, &str) -> bool| {
+        let is_named = |found: &&Found| match &parsed {
+            Target::Any => !found.is_ours() && !SYSTEM_CLIENTS.contains(&found.client.number),
+            Target::Address(address) => found.port.address == *address,
+            Target::Name(name, port) => {
+                is_client(found, name) && port.is_none_or(|port| found.port.address.port == port)
+            }
+        };
+        all.iter().filter(is_named).collect::<Vec<_>>()
+    };
+    let mut found = with_name(&|found: &Found, name: &str| found.client.name == name);
+    if found.is_empty() {
+        found = with_name(&|found: &Found, name: &str| {
+            found.is_program() && without_process(&found.client.name) == without_process(name)
+        });
+    }
+    // A client without a port number means its first port.
+    if matches!(parsed, Target::Name(_, None)) {
+        found.dedup_by_key(|found| found.client.number);
+    }
+    found
+}
+
+/// Finds a known port again. It keeps its known names.
 pub(super) fn find_again(client: BorrowedFd<'_>, target: &str, known: &Facts) -> Result<Found, DeviceError> {
-    choose_again(&ports(client), target, known).cloned().ok_or_else(|| {
-        super::os(
-            format!("looking for the MIDI port {}", known.name),
-            std::io::Error::from(std::io::ErrorKind::NotFound),
-            Some("plug it in again, or start its program"),
-        )
-    })
+    let all = ports(client);
+    let Some(mut found) = choose_again(&all, target, known).cloned() else {
+        let operation = format!("looking for the MIDI port {}", known.name);
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(super::os(operation, missing, Some("plug it in again, or start its program")));
+    };
+    found.client.name.clone_from(&known.name);
+    found.port.name.clone_from(&known.port);
+    Ok(found)
 }
 
 /// Chooses the port with the names of a known one, and if several have them, that at its number. Two devices of one model have the
@@ -162,9 +210,15 @@ pub(super) fn find_again(client: BorrowedFd<'_>, target: &str, known: &Facts) ->
 fn choose_again<'a>(all: &'a [Found], target: &str, known: &Facts) -> Option<&'a Found> {
     let is_numbered = matches!(Target::parse(target), Target::Address(_));
     let is_held = is_numbered && known.kind == FactsKind::Hardware;
+    let has_names = |found: &Found| found.client.name == known.name && found.port.name == known.port;
+    // The ports of a program may differ in their numbers alone.
+    let has_names_of_program = |found: &Found| {
+        let is_its_port = found.port.address.port == known.address.port;
+        found.is_program() && is_its_port && has_names(&found.without_process(&[]))
+    };
     let is_same = |found: &&Found| {
-        let has_names = found.client.name == known.name && found.port.name == known.port;
-        has_names && !found.is_ours() && (!is_held || found.port.address == known.address)
+        let is_there = !is_held || found.port.address == known.address;
+        !found.is_ours() && is_there && (has_names(found) || has_names_of_program(found))
     };
     let same: Vec<&Found> = all.iter().filter(is_same).collect();
     same.iter().find(|found| found.port.address == known.address).or(same.first()).copied()
@@ -276,6 +330,39 @@ mod tests {
         // A program gets another number whenever it starts.
         let program = |client| found(client, "Sampler", "in", port_type::SOFTWARE);
         assert_eq!(number_again(&[program(131)], "128:0", &program(128).facts()), Some(131));
+    }
+
+    fn synthesizer(client: u8, process: u32) -> Found {
+        let [name, port] = [format!("FLUID Synth ({process})"), format!("Synth input port ({process}:0)")];
+        found(client, &name, &port, port_type::SOFTWARE)
+    }
+
+    #[test]
+    fn a_program_that_is_started_again_is_the_same_one() {
+        let first = [launchpad(20), synthesizer(128, 1234)];
+        let known = first[1].without_process(&first).facts();
+        assert_eq!([known.name.as_str(), known.port.as_str()], ["FLUID Synth", "Synth input port"]);
+        let next = [launchpad(20), synthesizer(129, 77)];
+        assert_eq!(number_again(&next, "FLUID Synth (1234):0", &known), Some(129));
+        let clients = |all: &[Found], target: &str| -> Vec<u8> {
+            named(all, target).iter().map(|found| found.client.number).collect()
+        };
+        for target in ["FLUID Synth", "FLUID Synth:0", "FLUID Synth (1234):0", "FLUID Synth (77)"] {
+            assert_eq!(clients(&next, target), [129], "{target}");
+        }
+        assert!(clients(&next, "FLUID").is_empty() && clients(&next, "Launchpad (1)").is_empty());
+
+        // Two at once are told apart.
+        let both = [synthesizer(128, 1234), synthesizer(129, 77)];
+        assert_eq!(clients(&both, "FLUID Synth (77)"), [129]);
+        assert_eq!(clients(&both, "FLUID Synth"), [128, 129]);
+        let known = both[0].without_process(&both).facts();
+        assert_eq!(number_again(&next, "128:0", &known), None);
+        for (name, expected) in
+            [("A (1)", "A"), ("A (1:0)", "A"), ("A (b)", "A (b)"), ("A ()", "A ()"), ("(1)", "(1)")]
+        {
+            assert_eq!(without_process(name), expected);
+        }
     }
 
     #[test]
