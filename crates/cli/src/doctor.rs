@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
+use sys::sound_server::pipewire_answers;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -255,7 +255,16 @@ fn sound() -> Answer {
         return Answer::limited("this program was built without sound", MEDIA);
     }
     if pipewire_answers() {
-        return Answer::ok("PipeWire answers");
+        // Only the devices of ALSA are listed where PipeWire carries no sound.
+        let is_carried = || listed("audio").iter().any(|device| !device.spec.starts_with("audio:hw:"));
+        return match sys::sound_server::pulseaudio_runs() && !is_carried() {
+            false => Answer::ok("PipeWire answers"),
+            true => Answer::limited(
+                "PulseAudio has the sound, PipeWire only pictures: `share audio` uses PulseAudio, and \
+                 `attach --as audio` needs snd-aloop",
+                "sudo modprobe snd-aloop; or let PipeWire carry the sound (package pipewire-pulse)",
+            ),
+        };
     }
     match fs::read_dir("/dev/snd")
         .is_ok_and(|mut nodes| nodes.any(|node| node.is_ok_and(|node| is_pcm(&node))))
@@ -306,12 +315,6 @@ fn camera_node() -> Answer {
              v4l2loopback-dkms; sudo modprobe v4l2loopback exclusive_caps=1",
         ),
     }
-}
-
-fn pipewire_answers() -> bool {
-    let directory = std::env::var_os("PIPEWIRE_RUNTIME_DIR").or_else(|| std::env::var_os("XDG_RUNTIME_DIR"));
-    let socket = directory.map(|directory| Path::new(&directory).join("pipewire-0"));
-    socket.is_some_and(|socket| UnixStream::connect(socket).is_ok())
 }
 
 fn evdev() -> Answer {

@@ -422,6 +422,23 @@ fn nodes_return_with_their_server_and_wrong_names_are_refused() {
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
+/// As Ubuntu 22.04 has it: streams at this server would be silent for ever.
+#[test]
+fn a_pipewire_for_pictures_beside_pulseaudio_gets_no_sound() {
+    let Some(server) = Server::start_for_pictures() else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = command(arguments);
+        server.set(&mut command);
+        end(command.spawn().unwrap(), &arguments.join(" "))
+    };
+    let checks = run(&["doctor", "--json"]).done().json_lines();
+    let sound = checks.iter().find(|check| check["name"] == "sound").expect("a check of sound");
+    assert_eq!(sound["state"], "limited", "{sound}");
+    let refused = run(&["share", "audio:Headset", "--listen", "127.0.0.1:0", "--insecure"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("PulseAudio has the sound"), "{}", refused.stderr);
+}
+
 /// The default pipeline: resampled to the clock of the device that plays, held until its time, concealed.
 #[test]
 fn a_sine_crosses_cuts_and_killed_workers_without_a_click() {

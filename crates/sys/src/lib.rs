@@ -28,6 +28,7 @@ pub mod route;
 pub mod seccomp;
 pub mod sequencer;
 pub mod signal;
+pub mod sound_server;
 pub mod stop;
 pub mod thread;
 pub mod timer;

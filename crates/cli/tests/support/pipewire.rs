@@ -2,6 +2,7 @@
 
 use super::{Scratch, Service, end, wait_until, workers_of};
 use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use testkit::skip::has_program;
 
@@ -34,6 +35,24 @@ impl Server {
         std::fs::create_dir_all(&directory).unwrap();
         std::fs::write(format!("{directory}/test.conf"), configuration).unwrap();
         server.start_all();
+        Some(server)
+    }
+
+    /// Starts a server for pictures alone beside the daemon of PulseAudio, for which a shell stands; `None` if a package is missing.
+    pub(crate) fn start_for_pictures() -> Option<Server> {
+        if !has_program("pipewire", "pipewire") {
+            return None;
+        }
+        let mut server = Server { scratch: Scratch::new(), children: Vec::new() };
+        server.spawn("pipewire", &[]);
+        server.wait_for_socket("pipewire-0");
+        let (program, directory) = (server.scratch.path("pulseaudio"), server.scratch.path("pulse"));
+        std::os::unix::fs::symlink("/bin/sh", &program).unwrap();
+        let mut daemon = server.command(&program, &["-c", "while :; do sleep 1; done"]);
+        let daemon = daemon.arg0("sh").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(format!("{directory}/pid"), format!("{}\n", daemon.id())).unwrap();
+        server.children.push(daemon);
         Some(server)
     }
 
@@ -72,6 +91,7 @@ impl Server {
             .env("XDG_CONFIG_HOME", self.scratch.path("config"))
             .env("XDG_STATE_HOME", self.scratch.path("state"));
         command.env_remove("PIPEWIRE_RUNTIME_DIR").env_remove("PULSE_SERVER").env_remove("PIPEWIRE_REMOTE");
+        command.env_remove("PULSE_RUNTIME_PATH");
     }
 
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {

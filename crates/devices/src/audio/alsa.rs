@@ -1,4 +1,4 @@
-//! Devices of ALSA: for hosts without PipeWire, and for programs that know ALSA alone.
+//! Devices of ALSA: for hosts without PipeWire, for desktops where PulseAudio has the sound, and for programs that know ALSA alone.
 //!
 //! A node for programs is one half of snd-aloop: Outboard uses its device 1, programs use its device 0.
 //!
@@ -28,19 +28,23 @@ const QUANTA: u32 = 4;
 /// The wait for a device, so that a device that says nothing is checked too.
 const WAIT_MS: i32 = 1000;
 
-/// Returns the plan for a host without PipeWire: the default devices of ALSA, or snd-aloop for programs.
+/// The problems with a name of PipeWire: no server answers, or it has no sound.
+const NO_PIPEWIRE: &str = "no PipeWire server answers, so only devices of ALSA can be used: `audio:hw:CARD`; \
+                           a service of the user, not of the system, reaches PipeWire (docs/guide/sound.md)";
+const PULSEAUDIO: &str = "PulseAudio has the sound of this desktop, not PipeWire: share its default devices \
+                          as `audio`, or a device of ALSA as `audio:hw:CARD`";
+
+/// Returns the plan for a host whose sound PipeWire does not carry: the default devices of ALSA, or snd-aloop for programs.
 pub(super) fn replaced(plan: Plan) -> Result<Plan, DeviceError> {
     match (plan.role, &plan.target) {
         (Role::Application, _) => {
             let (card, device) = LOOPBACK;
             Ok(Plan { target: Target::Card(card.into(), device), ..plan })
         }
-        (Role::Device, Target::Name(name)) => Err(DeviceError::Spec {
-            what: format!("audio:{name}"),
-            problem: "no PipeWire server answers, so only devices of ALSA can be used: `audio:hw:CARD`; a service of the \
-                      user, not of the system, reaches PipeWire (docs/guide/sound.md)"
-                .into(),
-        }),
+        (Role::Device, Target::Name(name)) => {
+            let problem = if sys::sound_server::pulseaudio_runs() { PULSEAUDIO } else { NO_PIPEWIRE };
+            Err(DeviceError::Spec { what: format!("audio:{name}"), problem: problem.into() })
+        }
         (Role::Device, _) => Ok(plan),
     }
 }
@@ -58,7 +62,9 @@ fn failed(name: &str, error: lib::Error) -> DeviceError {
     let advice = match errno {
         libc::EBUSY => "another program has it alone: `fuser -v /dev/snd/*` shows which",
         libc::EACCES | libc::EPERM => "join the group that owns it, usually `audio`",
-        _ if name.contains(LOOPBACK.0) => "load the loopback of ALSA: sudo modprobe snd-aloop",
+        _ if name.contains(LOOPBACK.0) => {
+            "sudo modprobe snd-aloop; or let PipeWire carry the sound (package pipewire-pulse)"
+        }
         _ => "`cat /proc/asound/cards` lists the cards, `aplay -l` their devices",
     };
     os(format!("opening the ALSA device {name}"), io::Error::from_raw_os_error(errno), Some(advice))

@@ -176,12 +176,19 @@ fn name_of(description: &Description) -> Result<String, DeviceError> {
     })
 }
 
+/// Returns true if PipeWire carries the sound of this user. A desktop may have it for pictures alone, beside PulseAudio: no stream of
+/// sound is ever connected there.
+#[cfg(feature = "media")]
+fn has_pipewire() -> bool {
+    server::is_running() && !(sys::sound_server::pulseaudio_runs() && pipewire::is_silent())
+}
+
 /// Starts the sound thread of a plan.
 #[cfg(feature = "media")]
 fn start(plan: Plan) -> Result<(Facts, Running), DeviceError> {
     match plan.target {
         Target::Card(..) => engine::start(plan, alsa::run),
-        _ if server::is_running() => engine::start(plan, pipewire::run),
+        _ if has_pipewire() => engine::start(plan, pipewire::run),
         _ => engine::start(alsa::replaced(plan)?, alsa::run),
     }
 }
@@ -238,7 +245,7 @@ impl DeviceClass for Audio {
 
     #[cfg(feature = "media")]
     fn list(&self) -> Vec<Listing> {
-        if server::is_running() { pipewire::list() } else { alsa::list() }
+        if has_pipewire() { pipewire::list() } else { alsa::list() }
     }
 
     #[cfg(not(feature = "media"))]

@@ -102,6 +102,10 @@ impl Nodes {
         }
     }
 
+    fn is_own(&self, node: &Node) -> bool {
+        node.client.is_some_and(|client| self.own_clients.contains(&client))
+    }
+
     /// Returns the node with this name, else the one with this description. The source and the sink of a headset may have one
     /// description: without a kind, the sink comes first.
     fn find(&self, name: &str, kind: Option<NodeKind>) -> Option<(u32, &Node)> {
@@ -559,10 +563,21 @@ fn nodes() -> Result<Nodes, pw::Error> {
     Ok(nodes.take())
 }
 
+/// Returns the nodes of the server; none if it does not list them.
+fn found_nodes() -> Nodes {
+    // The library belongs to the thread that uses it.
+    std::thread::spawn(|| nodes().unwrap_or_default()).join().unwrap_or_default()
+}
+
+/// Returns true if the server has no source and no sink but those of Outboard.
+pub(super) fn is_silent() -> bool {
+    let found = found_nodes();
+    found.nodes.values().all(|node| found.is_own(node))
+}
+
 /// Lists the sources and sinks of the server.
 pub(super) fn list() -> Vec<Listing> {
-    // The library belongs to the thread that uses it.
-    let found = std::thread::spawn(|| nodes().unwrap_or_default()).join().unwrap_or_default();
+    let found = found_nodes();
     let listing = |node: &Node| {
         let kind = match node.kind {
             NodeKind::Source => "microphone",
@@ -572,7 +587,7 @@ pub(super) fn list() -> Vec<Listing> {
             spec: format!("audio:{}", node.name),
             summary: format!("{} ({kind})", node.title()),
             problem: None,
-            ours: node.client.is_some_and(|client| found.own_clients.contains(&client)),
+            ours: found.is_own(node),
         }
     };
     found.nodes.values().map(listing).collect()
