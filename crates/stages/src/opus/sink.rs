@@ -4,6 +4,7 @@
 //! position of a packet         effect
 //! the next one                 decode it
 //! after missing frames         conceal them; the last of them is restored from this packet, if it repeats it; decode it
+//! after RESTART or more         a pause of the source: decode it; the codec continues no sound from before the pause
 //! before the next one          drop it as late; its frames were concealed
 //! far before the next one      the source began anew: begin with this packet
 //! ```
@@ -29,7 +30,8 @@ use wire::formats::audio::SampleSpec;
 
 /// Missing sound that is concealed in front of a packet. The codec has faded to silence by then.
 const CONCEALED_MAX: Duration = Duration::from_millis(80);
-/// A packet this far before the next one is the first of a source that began anew.
+/// A packet this far before the next one is the first of a source that began anew; one this far after it ends a pause. Concealment
+/// of a pause would be as old as the pause, and a buffer behind it would take that for a delay of the network.
 const RESTART: Duration = Duration::from_secs(10);
 /// The longest packet (RFC 6716, 2.1.4).
 const PACKET_MAX: Duration = Duration::from_millis(120);
@@ -211,7 +213,8 @@ impl Stage for Sink {
                 0
             }
         };
-        let mut sounds = if missing > 0 { self.conceal(&packet, frames, missing)? } else { Vec::new() };
+        let has_gap = ahead.is_some_and(|ahead| (1..restart).contains(&ahead));
+        let mut sounds = if has_gap { self.conceal(&packet, frames, missing)? } else { Vec::new() };
         let Some(decoding) = &mut self.decoding else { return Ok(()) };
         let position = decoding.next.wrapping_add(missing);
         sounds.push(decoding.decode(&packet, frames, false, position)?);

@@ -2,7 +2,7 @@ use super::header::{Header, channels, rate};
 use super::probe::{self, BURST, Control, MARKER};
 use super::*;
 use crate::sound::tests::{segmental_snr_db, tone, voice};
-use crate::sound::{Sound, duration};
+use crate::sound::{Sound, duration, frames_in};
 use contract::{Body, Feedback, Half, Message, Outbox, Port, StageError, Time};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -150,6 +150,38 @@ fn late_packets_are_dropped_and_a_new_source_begins_anew() {
     far.body.push_front(&header);
     sink.handle(Port::MAIN, far, START, &mut out).unwrap();
     assert_eq!(positions(&mut out), [0x9000_0000]);
+}
+
+/// The packet as it is after a pause of the source.
+fn after_pause(mut packet: Message, pause: Duration) -> Message {
+    let header = packet.body.take_front::<{ header::BYTES }>().unwrap();
+    let header = Header::parse(header).unwrap();
+    let position = header.position.wrapping_add(frames_in(&header.spec, pause) as u32);
+    packet.body.push_front(&Header { position, ..header }.emit());
+    packet.created = packet.created.after(pause);
+    packet
+}
+
+/// A headset that is plugged in again, or a node that no program has used for some time.
+#[test]
+fn nothing_is_concealed_after_a_pause_of_the_source() {
+    let sent = packets(&MONO, &tone(&MONO, 0, 24_000), 480, 0.0);
+    for (pause_s, is_concealed) in [(9, true), (11, false), (3600, false)] {
+        let pause = Duration::from_secs(pause_s);
+        let (mut sink, mut out) = (half(Half::Sink), Outbox::default());
+        sent[..20].iter().for_each(|packet| {
+            sink.handle(Port::MAIN, packet.clone(), START, &mut out).unwrap();
+        });
+        out.messages.clear();
+        sink.handle(Port::MAIN, after_pause(sent[20].clone(), pause), START, &mut out).unwrap();
+        let made = figure(&*sink, "concealed") + figure(&*sink, "restored");
+        assert_eq!(made > 0.0, is_concealed, "{pause_s} s");
+        let (_, last) = out.messages.back().unwrap();
+        let position = Sound::parse(&last.body).unwrap().position;
+        assert_eq!(position, 20 * 480 + pause_s * 48_000);
+        assert_eq!(last.created, after_pause(sent[20].clone(), pause).created);
+        assert_eq!(out.messages.len() > 1, is_concealed, "{pause_s} s");
+    }
 }
 
 #[test]
