@@ -20,11 +20,11 @@ use std::time::Duration;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Most samples kept. At higher message rates, some messages are not sampled.
 const SAMPLES_MAX: usize = 1024;
-/// Messages between two evaluations while no message is late.
+/// Messages between two evaluations while no message is late, or early by more than [`STEP_NS`].
 const INTERVAL: u32 = 16;
 /// The shift falls by at most one part in this many of the elapsed time.
 const SLEW: i64 = 100;
-/// A shift this far above the best one means that clocks or route have changed: it falls in one
+/// A shift this far above the best one means that clocks or route have changed, or that an outage has ended: it falls in one
 /// step.
 const STEP_NS: i64 = 500_000_000;
 /// After this many late messages in a row, the samples before them are discarded.
@@ -114,7 +114,10 @@ impl AdaptiveDelay {
             self.samples.drain(..old);
         }
         self.since_evaluation += 1;
-        if is_late || self.since_evaluation >= INTERVAL {
+        // An outage that is longer than the window leaves one sample, the message that it held: the messages behind that one must
+        // not wait as long.
+        let is_excessive = shift.is_some_and(|shift| shift.saturating_sub(transit) > STEP_NS);
+        if is_late || is_excessive || self.since_evaluation >= INTERVAL {
             self.since_evaluation = 0;
             self.evaluate();
         }
@@ -250,6 +253,25 @@ mod tests {
         assert_eq!(update(&transits).last(), Some(&20), "ten periods / 950 cost less than 380 ms");
         let often: Vec<i64> = (0..950).map(|n| if n % 20 == 0 { 60 } else { 20 }).collect();
         assert_eq!(update(&often).last(), Some(&60), "one in twenty is the 99th percentile");
+    }
+
+    #[test]
+    fn a_message_of_an_outage_delays_none_behind_it() {
+        let mut delay = AdaptiveDelay::new(Duration::from_secs(1), LateCost::Missing);
+        let mut shift = None;
+        let mut arrive = |created_ms: u64, transit_ms: u64| {
+            let created = Time::from_millis(created_ms);
+            let now = created.after(Duration::from_millis(transit_ms));
+            let transit = now.signed_since(created);
+            let next = delay.update((created, 1), transit, now, shift);
+            shift = Some(next);
+            next / 1_000_000
+        };
+        for number in 0..100 {
+            assert_eq!(arrive(1000 + number * PERIOD_MS, 20), 20);
+        }
+        assert_eq!(arrive(2000, 15_000), 15_000, "the only sample of the last 10 s");
+        assert_eq!(arrive(17_010, 20), 20);
     }
 
     #[test]

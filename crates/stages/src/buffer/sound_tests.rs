@@ -197,6 +197,23 @@ fn an_interruption_does_not_delay_the_sound_after_it() {
     assert!(rig.figure("delay_ms") < 50.0, "{} ms", rig.figure("delay_ms"));
 }
 
+/// An outage that is longer than the delays that `auto` remembers.
+#[test]
+fn a_quantum_of_an_outage_delays_none_behind_it() {
+    let mut rig = Rig::new(&AUTO, tone(&MONO, 0, 48_000 * 30), link(3, 0, 0), 5);
+    rig.seconds(5.0);
+    rig.run.configure(steady(Duration::from_secs(15)));
+    rig.quantum();
+    rig.run.run_until(rig.run.now.after(Duration::from_secs(15)));
+    rig.run.configure(link(3, 0, 0));
+    let released = rig.figure("released");
+    // Nothing was sent meanwhile.
+    rig.sent += 48_000 * 15;
+    rig.seconds(2.0);
+    assert_eq!((rig.figure("late"), rig.figure("released") - released), (0.0, 400.0));
+    assert!(rig.figure("delay_ms") < 1.0, "{} ms", rig.figure("delay_ms"));
+}
+
 /// A queue of seconds in front of the network, which ends: the sound is not seconds old for as long as splices need.
 #[test]
 fn the_delay_of_a_queue_of_seconds_ends_with_it() {
