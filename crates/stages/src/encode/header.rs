@@ -19,6 +19,9 @@ pub(super) enum Coding {
     },
     /// Nothing: the message with this number follows at once.
     Marker,
+    /// Nothing: the source half was asked for the message with this number, and does not keep it. A sink half of an older build
+    /// takes it for a marker.
+    Gone,
 }
 
 /// The header of a message.
@@ -27,7 +30,7 @@ pub(super) struct Header {
     pub(super) coding: Coding,
     /// Number of the message.
     pub(super) sequence: u64,
-    /// Time in milliseconds for which the sink half waits for a missing message before it asks for it.
+    /// Time in milliseconds for which the sink half waits for a missing message before it asks for it; 0 only in [`Coding::Gone`].
     pub(super) wait_ms: u64,
     /// Bytes at the end of a picture without content, which make it long enough to measure the link.
     pub(super) padding: usize,
@@ -42,7 +45,7 @@ impl Header {
             Coding::Stored => 0,
             Coding::Key => 1,
             Coding::Difference { .. } => 2,
-            Coding::Marker => 3,
+            Coding::Marker | Coding::Gone => 3,
         };
         bytes.push(code);
         varint::put(&mut bytes, self.sequence);
@@ -71,6 +74,7 @@ impl Header {
                 back if (1..=sequence).contains(&back) => Coding::Difference { back },
                 _ => return Err(malformed("it depends on a picture before the first, or on itself")),
             },
+            3 if body.is_empty() && wait_ms == 0 => Coding::Gone,
             3 if body.is_empty() => Coding::Marker,
             3 => return Err(malformed("its marker has a body")),
             _ => return Err(malformed("its coding is unknown")),

@@ -6,6 +6,7 @@
 //!           a later message                         held; wait → gap
 //! gap       the missing message                     released with all behind it: → in order, or the next gap
 //!           the wait is over                        ask for all missing messages; a wait twice as long
+//!           the source half does not keep it        skip it: → in order, or the next gap
 //!           that wait is over for the first time    ask again
 //!           for the last time, or held full         skip to the first held message: → in order, or the next gap
 //! any       a message far from the next one         the flow is there: held messages are released
@@ -109,6 +110,10 @@ impl Sink {
             _ => true,
         };
         match coding {
+            Coding::Gone => {
+                self.skipped += 1;
+                return Ok(());
+            }
             Coding::Stored | Coding::Marker => self.stored += 1,
             _ if !is_decodable => {
                 out.drop_counted(LOST, 1);
@@ -168,6 +173,16 @@ impl Sink {
         result
     }
 
+    /// Skips a missing message that the source half does not keep: its turn passes as if it were held.
+    fn handle_gone(&mut self, sequence: u64, message: Message, now: Time, out: &mut Outbox) -> StageResult {
+        let newest = self.held.keys().next_back().copied().unwrap_or(self.next);
+        if !(self.next..newest).contains(&sequence) || self.held.contains_key(&sequence) {
+            return Ok(());
+        }
+        self.hold(sequence, (Coding::Gone, message));
+        self.release_held(now, out)
+    }
+
     /// Gives up the missing messages before the first held one.
     fn skip(&mut self, now: Time, out: &mut Outbox) -> StageResult {
         if let Some(first) = self.held.keys().next() {
@@ -207,6 +222,9 @@ impl Stage for Sink {
         if padding > 0 {
             let content = message.body.len() - padding;
             message.body = message.body.split_off_front(content).unwrap_or_default();
+        }
+        if coding == Coding::Gone {
+            return self.handle_gone(sequence, message, now, out);
         }
         self.wait = Duration::from_millis(wait_ms.clamp(WAIT_MS[0], WAIT_MS[1]));
         if coding == Coding::Marker {

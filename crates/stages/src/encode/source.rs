@@ -45,7 +45,7 @@ const INTERVAL_FIRST: Duration = Duration::from_nanos(33_333_333);
 const INTERVAL: [Duration; 2] = [Duration::from_millis(2), Duration::from_secs(1)];
 /// A gap of so many times the mean time between two pictures is a pause.
 const PAUSE: u32 = 4;
-/// Messages kept to be sent again, and their bytes.
+/// Messages kept to be sent again, and their bytes. One of more than a quarter of these is not kept.
 const KEPT_MAX: usize = 64;
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// How often a message is sent again, at most.
@@ -187,7 +187,7 @@ impl Source {
         Header { coding: Coding::Marker, sequence, wait_ms, padding: 0 }.put(&mut marker.body);
         out.send(Port::MAIN, marker);
         let padding = match coding {
-            Coding::Stored | Coding::Marker => 0,
+            Coding::Stored | Coding::Marker | Coding::Gone => 0,
             Coding::Key | Coding::Difference { .. } => {
                 self.link.padded(message.body.len(), now) - message.body.len()
             }
@@ -295,6 +295,11 @@ impl Stage for Source {
                     kept.repeats += 1;
                     self.counts.repeated += 1;
                     out.send(Port::MAIN, kept.message.clone());
+                } else {
+                    // The sink half holds all later pictures until it knows.
+                    let mut answer = Message::new(now, Body::new());
+                    Header { coding: Coding::Gone, sequence, wait_ms: 0, padding: 0 }.put(&mut answer.body);
+                    out.send(Port::MAIN, answer);
                 }
             }
             Control::KeyNeeded { sequence } => {

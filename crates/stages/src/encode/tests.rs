@@ -294,6 +294,48 @@ fn a_picture_lost_anywhere_is_repeated() {
     }
 }
 
+/// The source half keeps no picture of more than 1 MiB.
+#[test]
+fn a_large_picture_that_is_lost_delays_the_next_one_by_one_wait() {
+    let geometry = geometry(1024, 768);
+    let mut direct = Direct::new();
+    // All pictures are sent as they are.
+    direct.source.handle_control(&Control::NoDecoder.emit(), direct.now, &mut Outbox::default()).unwrap();
+    let is_lost = |sequence: u64, is_repeated: bool| sequence == 2 && !is_repeated;
+    (0..4).for_each(|number| direct.show(&geometry, number, &is_lost));
+    assert_eq!(direct.numbers(&geometry), [0, 1, 3], "without a second wait");
+    (4..6).for_each(|number| direct.show(&geometry, number, &is_lost));
+    assert_eq!(direct.numbers(&geometry), [0, 1, 3, 4, 5]);
+    let figure = |name: &str| direct.sink.report().into_iter().find(|(known, _)| *known == name).unwrap().1;
+    assert_eq!((figure("asked"), figure("skipped"), figure("held")), (1.0, 1.0, 0.0));
+}
+
+/// Neither a false answer nor one to a question that another answer has settled has an effect.
+#[test]
+fn a_picture_is_skipped_only_while_it_is_missing() {
+    let mut sink = half(&Encode, &[], Half::Sink);
+    let mut out = Outbox::default();
+    let now = Time::from_millis(1000);
+    let mut handle = |coding, sequence: u64, wait_ms| {
+        let mut body = Body::new();
+        Header { coding, sequence, wait_ms, padding: 0 }.put(&mut body);
+        sink.handle(Port::MAIN, Message::new(Time(sequence), body), now, &mut out).unwrap();
+        let released = out.messages.drain(..).map(|(_, message)| message.created.0);
+        released.collect::<Vec<_>>()
+    };
+    assert_eq!(handle(Coding::Gone, 0, 0), [0; 0], "none is missing");
+    assert_eq!(handle(Coding::Stored, 0, 40), [0]);
+    // 1, 2 and 4 are missing.
+    assert_eq!(handle(Coding::Stored, 3, 40), [0; 0]);
+    assert_eq!(handle(Coding::Stored, 5, 40), [0; 0]);
+    for sequence in [0, 3, 5, 6, 600] {
+        assert_eq!(handle(Coding::Gone, sequence, 0), [0; 0], "{sequence} is not missing");
+    }
+    assert_eq!(handle(Coding::Gone, 2, 0), [0; 0]);
+    assert_eq!(handle(Coding::Gone, 1, 0), [3], "and 4 is still missing");
+    assert_eq!(handle(Coding::Stored, 4, 40), [4, 5]);
+}
+
 #[test]
 fn a_key_picture_follows_a_picture_that_never_arrives() {
     let geometry = geometry(64, 48);
@@ -374,6 +416,10 @@ fn the_layout_is_that_of_the_documentation() {
     assert_eq!(of(Coding::Key, 300, 40, b"k"), b"\x01\xac\x02\x28\x00k");
     assert_eq!(of(Coding::Difference { back: 2 }, 300, 40, b"d0"), b"\x02\xac\x02\x28\x01\x02d0");
     assert_eq!(of(Coding::Marker, 5, 40, b""), b"\x03\x05\x28");
+    assert_eq!(of(Coding::Gone, 5, 0, b""), b"\x03\x05\x00");
+    for (wait_ms, coding) in [(b'\x28', Coding::Marker), (0, Coding::Gone)] {
+        assert_eq!(Header::take(&mut Body::from(vec![3, 5, wait_ms])).unwrap().coding, coding);
+    }
     let controls = [
         (Control::Arrived { sequence: 300, spread_us: 7 }, &b"\x00\xac\x02\x07"[..]),
         (Control::Missing { sequence: 5 }, b"\x01\x05"),
