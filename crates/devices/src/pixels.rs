@@ -1,4 +1,4 @@
-//! Converts pictures between pixel formats and fits them to another size with black borders.
+//! Converts pictures between pixel formats and fits them to another size: enlarged by a whole factor, with black borders.
 //!
 //! Each row is converted to an intermediate row: one Y, Cb and Cr for every pixel (ITU-R BT.601, Y from 16 to 235).
 //! A direct conversion between two formats would be faster, but one intermediate format needs only one reader and one
@@ -75,22 +75,29 @@ pub(crate) fn pack(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut [u8
     }
 }
 
-/// Draws a picture of geometry `from` into the middle of a picture of geometry `to`. Parts that do not fit are cut off;
-/// the rest of the target is black.
+/// Draws a picture of geometry `from` into the middle of a picture of geometry `to`. A smaller picture is enlarged by the
+/// largest whole factor with which it fits: a pair such as `scale` does not change the size of a node, and its pictures would
+/// be a stamp in a black frame. Parts that do not fit are cut off; the rest of the target is black.
 ///
 /// Neither format may be [`PixelFormat::Mjpeg`]. `pixels` and `into` are as long as their geometries require.
 pub(crate) fn convert(from: &Geometry, pixels: &[u8], to: &Geometry, into: &mut [u8]) {
     let width = to.width() as usize;
+    let factor = (to.width() / from.width()).min(to.height() / from.height()).max(1);
+    let size = (from.width() * factor, from.height() * factor);
     let (mut read, mut drawn) = (vec![BLACK; from.width() as usize], vec![BLACK; width]);
+    let mut enlarged = vec![BLACK; size.0 as usize];
     // Two rows may share Cb and Cr, so the row above is kept for the mean.
     let mut above = vec![BLACK; width];
-    let top = offset(from.height(), to.height());
-    let across = offset(from.width(), to.width());
+    let (top, across) = (offset(size.1, to.height()), offset(size.0, to.width()));
+    let factor = factor as usize;
     for row in 0..to.height() as usize {
         drawn.fill(BLACK);
-        if let Some(source) = usize::try_from(row as i64 - top).ok().filter(|y| *y < from.height() as usize) {
-            read_row(from, pixels, source, &mut read);
-            place(&read, &mut drawn, across);
+        if let Some(y) = usize::try_from(row as i64 - top).ok().filter(|y| *y < size.1 as usize) {
+            if y.is_multiple_of(factor) {
+                read_row(from, pixels, y / factor, &mut read);
+                enlarged.chunks_mut(factor).zip(&read).for_each(|(into, pixel)| into.fill(*pixel));
+            }
+            place(&enlarged, &mut drawn, across);
         }
         let is_second = row % 2 == 1;
         write_row(to, into, row, &drawn, is_second.then_some(&above[..]));
@@ -252,12 +259,26 @@ mod tests {
 
     #[test]
     fn a_smaller_picture_is_centred_on_black() {
-        let from = Geometry::new(PixelFormat::Gray8, 2, 2).unwrap();
-        let to = Geometry::new(PixelFormat::Gray8, 6, 4).unwrap();
-        let into = converted(&from, &[255; 4], &to);
+        let from = Geometry::new(PixelFormat::Gray8, 4, 2).unwrap();
+        let to = Geometry::new(PixelFormat::Gray8, 6, 6).unwrap();
+        let into = converted(&from, &[255; 8], &to);
         let rows: Vec<&[u8]> = into.chunks(6).collect();
-        let line: &[u8] = &[0, 0, 255, 255, 0, 0];
-        assert!(rows == [line, line, &[0; 6], &[0; 6]] || rows == [&[0; 6], line, line, &[0; 6]], "{rows:?}");
+        let [dark, line]: [&[u8]; 2] = [&[0; 6], &[255, 255, 255, 255, 0, 0]];
+        assert_eq!(rows, [dark, dark, line, line, dark, dark]);
+    }
+
+    #[test]
+    fn a_picture_of_half_the_size_fills_the_target() {
+        let gray = |width, height| Geometry::new(PixelFormat::Gray8, width, height).unwrap();
+        let into = converted(&gray(2, 2), &[0, 255, 255, 0], &gray(4, 4));
+        let rows: Vec<&[u8]> = into.chunks(4).collect();
+        let [upper, lower]: [&[u8]; 2] = [&[0, 0, 255, 255], &[255, 255, 0, 0]];
+        assert_eq!(rows, [upper, upper, lower, lower]);
+        // The factor is the smaller one of both sides.
+        let into = converted(&gray(1, 1), &[255], &gray(6, 2));
+        assert_eq!(into, [0_u8, 0, 255, 255, 0, 0].repeat(2));
+        let into = converted(&gray(3, 1), &[255; 3], &gray(8, 2));
+        assert_eq!(into, [255_u8, 255, 255, 255, 255, 255, 0, 0].repeat(2));
     }
 
     #[test]
