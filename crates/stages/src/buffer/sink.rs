@@ -8,7 +8,6 @@
 //!
 //! sequence arrives          all numbers before it arrived or are lost
 //!   with MORE, held < min   one more message may be on its way
-//!   held > max              one less
 //!   with WAITED             it has no spacing of its own: it and all messages before it leave at once
 //! released arrives          if numbers below it are still missing after `lost_after`, they are lost
 //! held + outstanding
