@@ -181,6 +181,7 @@ impl SourcePath {
     /// Handles the end of the peer's silence. The peer may have missed messages that were dropped meanwhile, so a new
     /// epoch begins.
     pub fn handle_silence_end(&mut self, cx: PathContext<'_>) {
+        self.source.handle_silence_end();
         if self.audience.handle_silence_end() {
             self.begin_epoch(cx);
         }

@@ -17,6 +17,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const RETRANSMIT_MIN: Duration = Duration::from_millis(50);
+/// Longest timeout after doublings.
+const RETRANSMIT_MAX: Duration = Duration::from_secs(2);
+/// Timeouts without an acknowledgement before the first doubling: chance alone may lose a record and its first
+/// retransmissions.
+const EQUAL_TIMEOUTS: u32 = 4;
 const RETRANSMITS_AT_ONCE: usize = 64;
 /// Largest store limit, as a multiple of [`Limits::store_bytes`].
 pub const STORE_FACTOR_MAX: usize = 8;
@@ -38,6 +43,10 @@ pub(crate) struct ReplayStore {
     flight_max: Option<Limit>,
     /// Records to retransmit next. Some may be acknowledged or dropped by now.
     due: VecDeque<Position>,
+    /// The last acknowledgement of a record: the timeout begins anew.
+    acknowledged: Time,
+    /// Timeouts since then.
+    timeouts: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -74,6 +83,8 @@ impl ReplayStore {
             store_max: Limit { bytes: limits.store_bytes, messages: limits.store_messages },
             flight_max: lossy.then_some(Limit { bytes: limits.held_bytes, messages: limits.held_records }),
             due: VecDeque::new(),
+            acknowledged: Time::ZERO,
+            timeouts: 0,
         }
     }
 
@@ -105,6 +116,7 @@ impl ReplayStore {
         }
         while let Some(stored) = self.records.pop_front_if(|stored| stored.position < position) {
             self.bytes -= stored.body.len();
+            (self.acknowledged, self.timeouts) = (now, 0);
         }
         if !was_full && self.bytes < self.store_max.bytes / STORE_USED_MIN {
             self.store_max.bytes = (self.store_max.bytes / 2).max(self.store_bytes);
@@ -130,6 +142,7 @@ impl ReplayStore {
         self.records.clear();
         self.bytes = 0;
         self.due.clear();
+        self.timeouts = 0;
         dropped
     }
 
@@ -173,14 +186,21 @@ impl ReplayStore {
     pub(crate) fn retransmit_all(&mut self, now: Time) {
         self.due = self.records.iter().map(|stored| stored.position).collect();
         self.records.iter_mut().for_each(|stored| stored.sent = now);
+        self.timeouts = 0;
+    }
+
+    /// The peer answers again after a silence: what timed out meanwhile is no sign of a reader that has stopped.
+    pub(crate) fn handle_silence_end(&mut self) {
+        self.timeouts = 0;
     }
 
     /// The retransmission timeout of the oldest record. It is needed because the loss of the newest records shows in no
-    /// gap, so that the sink does not request them.
+    /// gap, so that the sink does not request them. It doubles while nothing is acknowledged: a sink whose reader has stopped
+    /// has all records, and acknowledges none.
     pub(crate) fn poll_timeout(&self, round_trip: Duration) -> Option<Time> {
         let is_idle = self.flight_max.is_some() && self.due.is_empty();
         let oldest = self.records.front().filter(|_| is_idle)?;
-        Some(oldest.sent.after(retransmit_timeout(round_trip)))
+        Some(oldest.sent.max(self.acknowledged).after(retransmit_timeout(round_trip, self.timeouts)))
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
@@ -188,10 +208,12 @@ impl ReplayStore {
             return;
         }
         // Retransmit the next ones too if they are due: the loss of a burst would otherwise cost one round trip for
-        // each of its records.
-        let timeout = retransmit_timeout(round_trip);
+        // each of its records. Once the timeout doubles, the oldest one alone finds out whether anything is accepted.
+        let timeout = retransmit_timeout(round_trip, 0);
+        let at_once = if doublings(self.timeouts) == 0 { RETRANSMITS_AT_ONCE } else { 1 };
+        self.timeouts = self.timeouts.saturating_add(1);
         let mut bytes = 0;
-        for stored in self.records.iter().take(RETRANSMITS_AT_ONCE) {
+        for stored in self.records.iter().take(at_once) {
             if bytes > RETRANSMIT_BYTES || now < stored.sent.after(timeout) {
                 break;
             }
@@ -231,8 +253,14 @@ impl ReplayStore {
     }
 }
 
-fn retransmit_timeout(round_trip: Duration) -> Duration {
-    round_trip.saturating_mul(3).max(RETRANSMIT_MIN)
+/// Returns how often the timeout has doubled after so many timeouts without an acknowledgement.
+fn doublings(timeouts: u32) -> u32 {
+    timeouts.saturating_sub(EQUAL_TIMEOUTS - 1)
+}
+
+fn retransmit_timeout(round_trip: Duration, timeouts: u32) -> Duration {
+    let shortest = round_trip.saturating_mul(3).max(RETRANSMIT_MIN);
+    shortest.saturating_mul(2u32.saturating_pow(doublings(timeouts))).min(shortest.max(RETRANSMIT_MAX))
 }
 
 #[cfg(test)]
@@ -264,6 +292,45 @@ mod tests {
     fn the_store_grows_only_for_records_in_flight() {
         assert_eq!(cycle(&mut store(), Duration::from_secs(2)), 10 * BODY_BYTES);
         assert!(cycle(&mut store(), Duration::from_millis(200)) > 10 * BODY_BYTES);
+    }
+
+    /// The reader at the sink has stopped: the sink has all records, and acknowledges none.
+    #[test]
+    fn retransmissions_become_rare_while_nothing_is_acknowledged() {
+        let mut store = ReplayStore::new(true, &Limits::default());
+        for next in 0..2 {
+            let message = Message::new(Time::ZERO, Body::from(vec![0; BODY_BYTES]));
+            store.push(Stored::new((1, next), &message, Time::ZERO));
+        }
+        let (round_trip, end) = (Duration::from_millis(1), Time::from_millis(60_000));
+        let mut sent = [Vec::new(), Vec::new()];
+        while let Some(at) = store.poll_timeout(round_trip).filter(|at| *at < end) {
+            store.handle_timeout(at, round_trip);
+            while let Some(stored) = store.poll_retransmit(at) {
+                sent[stored.position.1 as usize].push(at.0 / 1_000_000);
+            }
+        }
+        assert_eq!(sent[0][..9], [50, 100, 150, 200, 300, 500, 900, 1700, 3300]);
+        assert!(sent[0].windows(2).all(|pair| pair[1] - pair[0] <= 2000) && sent[0].len() < 40, "{:?}", sent[0]);
+        assert_eq!(sent[1], [50, 100, 150, 200], "then the oldest record alone asks");
+        store.acknowledge((1, 1), end);
+        assert_eq!(store.poll_timeout(round_trip), Some(end.after(RETRANSMIT_MIN)), "the reader goes on");
+    }
+
+    /// A path slower than the round trip of the control channel brings acknowledgements later, but steadily.
+    #[test]
+    fn an_acknowledgement_restarts_the_timeout() {
+        let (mut store, round_trip) = (ReplayStore::new(true, &Limits::default()), Duration::from_millis(1));
+        for next in 0..100 {
+            let message = Message::new(Time::ZERO, Body::from(vec![0; BODY_BYTES]));
+            store.push(Stored::new((1, next), &message, Time::ZERO));
+        }
+        for next in 1..100 {
+            let now = Time::from_millis(next * 40);
+            store.handle_timeout(now, round_trip);
+            assert!(store.poll_retransmit(now).is_none());
+            store.acknowledge((1, next), now);
+        }
     }
 
     #[test]

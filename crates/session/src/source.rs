@@ -26,7 +26,8 @@
 //! | `admit`, full | by [`StoreFull`]: `Full`, `Closed`, or drop the oldest records and admit | the same |
 //! | `handle_acknowledge` | remove the records before it | the same |
 //! | `handle_missing` | retransmit these records (lossy transport) | – |
-//! | `handle_timeout` | retransmit the oldest records (lossy transport) | – |
+//! | `handle_timeout` | retransmit the oldest records, ever more rarely until one is acknowledged (lossy transport) | – |
+//! | `handle_silence_end` | the timeout is short again (lossy transport) | – |
 //! | `handle_link_lost` | the link is lost | – |
 //! | `handle_link` | retransmit everything | the link is up: retransmit everything |
 //! | `restart` | abandon everything, begin the next epoch | the same |
@@ -208,6 +209,11 @@ impl SourceFlow {
     /// The time of [`SourceFlow::poll_timeout`] has come.
     pub fn handle_timeout(&mut self, now: Time, round_trip: Duration) {
         self.store.handle_timeout(now, round_trip);
+    }
+
+    /// The peer was silent and answers again.
+    pub fn handle_silence_end(&mut self) {
+        self.store.handle_silence_end();
     }
 
     /// Begins the next epoch and abandons all unacknowledged messages; returns their number. A flow that has used up

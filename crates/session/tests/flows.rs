@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::peers::{Peers, PeersSetup};
 
 /// Far longer than any of these runs takes. A run that reaches it has stalled.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Limits so narrow that every run reaches them.
 fn narrow() -> impl Strategy<Value = Limits> {
