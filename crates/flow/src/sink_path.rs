@@ -314,7 +314,9 @@ impl SinkPath {
             let _ = partner.ctl(self.key, Ctl::Neutral);
         }
         self.finish(partner, now, notices, &mut outcome)?;
-        self.request_missing(transport.is_some(), (now, facts), notices);
+        // A record that nobody reads now would be requested again and again.
+        let reads = self.stages.out.messages.is_empty() && self.stages.has_room();
+        self.request_missing(transport.is_some() && reads, (now, facts), notices);
         self.report(now, notices);
         Ok(outcome)
     }
@@ -694,6 +696,26 @@ mod tests {
         let mut wake = Wake::default();
         path.register(None, None, &mut poller, &mut wake);
         assert!(!wake.now && wake.at.is_none_or(|at| at > later), "{wake:?}");
+    }
+
+    /// Each request would bring a copy of a record that this path does not read.
+    #[test]
+    fn a_path_whose_partner_accepts_nothing_requests_no_records() {
+        let (mut path, at) = (path(FlowClass::Reliable, ""), Time::from_millis);
+        path.lossy = true;
+        [0, 2].into_iter().for_each(|sequence| receive(&mut path, sequence, RATE_HZ, at(1000)));
+        let mut ends: [Box<dyn Partner>; 2] = [Box::new(Player), Box::new(Player)];
+        let mut requests = |accepts: bool, now: Time| {
+            let ([player, network], mut notices) = (&mut ends, Vec::new());
+            let (partner, transport) = (accepts.then_some(player), Some(network));
+            let facts = Some(LinkFacts::default());
+            path.run(PathContext { partner, transport, facts, now, notices: &mut notices }).unwrap();
+            let is_request =
+                |notice: &&Notice| matches!(notice, Notice::Flow { message: FlowControl::Missing { .. }, .. });
+            notices.iter().filter(is_request).count()
+        };
+        assert_eq!((1000..2000).step_by(10).map(|ms| requests(false, at(ms))).sum::<usize>(), 0);
+        assert!((2000..2100).step_by(10).map(|ms| requests(true, at(ms))).sum::<usize>() > 0);
     }
 
     /// Receives a key that goes down; returns the notices.

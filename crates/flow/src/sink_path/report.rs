@@ -21,15 +21,15 @@ impl SinkPath {
         }
     }
 
-    /// Requests missing records while a link can bring them. A request is retained for a peer that does not answer, so another
+    /// Requests missing records while this path can receive them. A request is retained for a peer that does not answer, so another
     /// one would only add to it.
     pub(super) fn request_missing(
         &mut self,
-        is_linked: bool,
+        can_receive: bool,
         (now, facts): (Time, LinkFacts),
         notices: &mut Vec<Notice>,
     ) {
-        if !is_linked || self.is_peer_silent || !self.is_missing_records() {
+        if !can_receive || self.is_peer_silent || !self.is_missing_records() {
             self.missing_at = None;
             return;
         }
