@@ -9,7 +9,7 @@
 //! Content of one byte is a [`Signal`]; any other is a part of a record, behind the header of a [`Fragment`].
 
 use crate::seal::{DATAGRAM_BYTES, Sealer};
-use crate::udp::fragment::{Fragment, ID_BYTES};
+use crate::udp::fragment::{Fragment, ID_BYTES, RecordId};
 use contract::Body;
 use wire::{Container, RecordHeader};
 
@@ -94,6 +94,11 @@ impl Splitter {
         let id = record.take_front().expect("a checked record is longer than its identity");
         let count = record.len().div_ceil(part_bytes_max) as u16;
         Splitter { next: Fragment { id, index: 0, count, number: 0 }, rest: record, part_bytes_max }
+    }
+
+    /// Returns the identity of the record.
+    pub(super) fn id(&self) -> RecordId {
+        self.next.id
     }
 
     /// Appends the container of the next part. Returns false if there is none left.

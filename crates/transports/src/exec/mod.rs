@@ -9,11 +9,13 @@
 //! | module | purpose |
 //! |---|---|
 //! | `program` | starts, supervises and kills the program |
+//! | `given` | ignores copies of records that are on their way |
 //! | `hello` | the first containers of both sides |
 //! | `message` | the messages that the program carries |
 //! | `silence` | finds a connection on which nothing arrives |
 //! | `partner` | a running program as a partner |
 
+mod given;
 mod hello;
 mod message;
 mod partner;

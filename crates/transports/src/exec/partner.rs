@@ -12,13 +12,14 @@
 //! | `Greeting`, `Open` | the program closes its output, or breaks a rule | `Failed` |
 
 use super::MESSAGE_BYTES_MAX;
+use super::given::{self, Given};
 use super::hello::{self, Declared, HELLO_BYTES_MAX};
 use super::message::{self, Kind, Signal, Splitter};
 use super::silence::{Due, Silence};
 use crate::seal::{NUMBER_BYTES, OpenError, Seal};
 use crate::send_queue::{SendQueue, check_record};
 use crate::socket::would_block;
-use crate::udp::fragment::{Fragment, record_id};
+use crate::udp::fragment::{Fragment, RecordId, record_id};
 use crate::udp::reassembly::{Reassembly, ReassemblyLimits, Slab};
 use bytes::{Buf, Bytes, BytesMut};
 use contract::{
@@ -81,9 +82,12 @@ pub(super) struct ExecPartner {
     socket: OwnedFd,
     /// `None` on an unencrypted connection.
     seal: Option<Box<Seal>>,
+    given: Given,
     queue: SendQueue<()>,
     /// The record that is being sent.
     splitter: Option<Splitter>,
+    /// Records that end in the output.
+    ended: Vec<RecordId>,
     /// Number of the next message with a part of a record.
     number: u32,
     /// Containers to write, and the number of their bytes that are written.
@@ -115,8 +119,10 @@ impl ExecPartner {
             name: format!("the program `{}`", options.text("command")),
             socket,
             seal: keys.map(|keys| Box::new(Seal::new(keys))),
+            given: Given::default(),
             queue: SendQueue::new(options.count("outbox")),
             splitter: None,
+            ended: Vec::new(),
             number: 0,
             output: Vec::new(),
             written: 0,
@@ -182,6 +188,7 @@ impl ExecPartner {
                 if splitter.append_next(self.number, sealer, &mut self.output) {
                     self.number = self.number.wrapping_add(1);
                 } else {
+                    self.ended.push(splitter.id());
                     self.splitter = None;
                     self.counts.sent += 1;
                 }
@@ -213,7 +220,10 @@ impl ExecPartner {
                 self.output.clear();
                 self.output.shrink_to(2 * JOINED_BYTES);
                 self.written = 0;
+                self.handle_written();
                 if !self.fill(declared) {
+                    // The end of a record may have been found only now.
+                    self.handle_written();
                     return Ok(());
                 }
             }
@@ -230,6 +240,18 @@ impl ExecPartner {
                 Err(error) => return self.end_or(error),
             }
         }
+    }
+
+    /// Handles that the program has taken all of the output.
+    fn handle_written(&mut self) {
+        let now = now();
+        self.ended.drain(..).for_each(|id| self.given.handle_written(&id, now));
+    }
+
+    /// Returns whether the session sends a record again that is still on its way.
+    fn is_under_way(&self, id: &RecordId) -> bool {
+        let is_reliable = self.declared().is_some_and(|declared| declared.is_reliable);
+        self.given.is_under_way(id, given::first_wait(is_reliable, self.silence.answer()), now())
     }
 
     /// Handles a failed write. Messages that the program wrote before its end are read first.
@@ -366,7 +388,7 @@ impl ExecPartner {
             None if kind == Some(Kind::Bare as u8) => message.freeze(),
             _ => return self.refuse(declared, OpenError::Altered),
         };
-        self.silence.handle_received();
+        self.silence.handle_received(now());
         self.take(declared, content)
     }
 
@@ -499,6 +521,10 @@ impl Partner for ExecPartner {
         if let Err(error) = check_record(&message) {
             return Err((error, message));
         }
+        let id: RecordId = message.body.peek_front().unwrap_or_default();
+        if self.is_under_way(&id) {
+            return Ok(Pushed::Taken);
+        }
         if self.queue.is_full_for(message.body.len()) {
             if let Err(error) = self.flush() {
                 return Err((error, message));
@@ -508,6 +534,7 @@ impl Partner for ExecPartner {
                 return Ok(Pushed::Full(message));
             }
         }
+        self.given.handle_queued(id);
         self.queue.push((), message.body);
         Ok(Pushed::Taken)
     }

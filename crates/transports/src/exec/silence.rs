@@ -22,6 +22,8 @@ use contract::Time;
 use std::time::Duration;
 
 const INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Shortest time of an answer that is told apart.
+const ANSWER_MIN: Duration = Duration::from_millis(1);
 /// Intervals in the patience, at least.
 const INTERVALS_MIN: u32 = 4;
 
@@ -46,6 +48,10 @@ pub(super) struct Silence {
     state: State,
     /// Time of the next answer that no probe has asked for.
     answer_at: Time,
+    /// Shortest recent time from a record or a probe to the next sign of the other host.
+    answer: Option<Duration>,
+    /// Something has arrived: until then, the programs may still search for each other.
+    has_begun: bool,
 }
 
 impl Silence {
@@ -53,7 +59,7 @@ impl Silence {
     pub(super) fn new(patience: Duration, now: Time) -> Silence {
         let interval = INTERVAL_MAX.min(patience / INTERVALS_MIN);
         let state = State::Waiting { since: now, probe_at: now.after(interval) };
-        Silence { patience, interval, state, answer_at: now }
+        Silence { patience, interval, state, answer_at: now, answer: None, has_begun: false }
     }
 
     /// Handles that something waits for an answer.
@@ -63,8 +69,20 @@ impl Silence {
         }
     }
 
-    pub(super) fn handle_received(&mut self) {
-        self.state = State::Quiet;
+    pub(super) fn handle_received(&mut self, now: Time) {
+        let has_begun = std::mem::replace(&mut self.has_begun, true);
+        if let State::Waiting { since, .. } = std::mem::replace(&mut self.state, State::Quiet)
+            && has_begun
+        {
+            // A path that has become longer shows slowly, a lost message hardly at all.
+            let grown = self.answer.map_or(Duration::MAX, |answer| answer.saturating_mul(9) / 8);
+            self.answer = Some(now.since(since).clamp(ANSWER_MIN, grown.max(ANSWER_MIN)));
+        }
+    }
+
+    /// Returns the time in which the other host answers.
+    pub(super) fn answer(&self) -> Duration {
+        self.answer.unwrap_or(ANSWER_MIN)
     }
 
     /// Returns the work that is due now. The caller does it.
@@ -116,7 +134,7 @@ mod tests {
         assert_eq!(silence.take_due(start.after(SECOND)), Due::Probe);
         assert_eq!(silence.take_due(start.after(SECOND)), Due::Nothing, "one probe at a time");
         assert_eq!(silence.take_due(start.after(SECOND * 2)), Due::Lost);
-        silence.handle_received();
+        silence.handle_received(start.after(SECOND * 2));
         assert_eq!((silence.take_due(start.after(SECOND * 9)), silence.due_at()), (Due::Nothing, None));
         silence.handle_sent(start.after(SECOND * 9));
         silence.handle_sent(start.after(SECOND * 10));
@@ -125,6 +143,18 @@ mod tests {
             Due::Lost,
             "later messages do not postpone it"
         );
+    }
+
+    #[test]
+    fn the_time_of_an_answer_is_the_shortest_recent_one() {
+        let ms = Duration::from_millis;
+        let (mut silence, mut now) = (Silence::new(SECOND * 15, Time(7)), Time(7));
+        for (waited, expected) in [(5000, 1), (800, 800), (130, 130), (130, 130), (3000, 146)] {
+            silence.handle_sent(now);
+            now = now.after(ms(waited));
+            silence.handle_received(now);
+            assert_eq!(silence.answer().as_millis(), expected, "after {waited} ms");
+        }
     }
 
     #[test]
