@@ -433,6 +433,21 @@ fn a_data_connection_lost_by_the_device_host_alone_is_reconnected() {
 }
 
 #[test]
+fn a_network_that_blocks_the_datagrams_of_udp_is_named() {
+    let mut connections = None;
+    let setup =
+        Setup { class: FlowClass::State, transport: "udp", via: "", params: Params::default(), seed: 43 };
+    let lab = Lab::start_behind(setup, |device_host| {
+        let (address, told) = passed_on(device_host);
+        connections = Some(told);
+        address
+    });
+    lab.wait_event("the warning", |event| {
+        matches!(event, Event::Warning { problem } if problem.contains("UDP port"))
+    });
+}
+
+#[test]
 fn a_restarted_device_host_is_found_again_and_the_node_stays() {
     let params = Params::default();
     let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 19 });

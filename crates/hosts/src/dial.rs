@@ -31,6 +31,9 @@ const PROGRAM_WAIT: Duration = Duration::from_secs(5);
 const PROGRAM_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Longest delay before a program that ends is started again.
 const PROGRAM_RETRY_MAX: Duration = Duration::from_secs(5);
+/// Time in which a data connection should be made, because the control channel works; programs have to find each other first.
+const LATE: Duration = Duration::from_secs(5);
+const PROGRAM_LATE: Duration = Duration::from_secs(15);
 /// A TLS handshake may take this many times the timeout of one step, in any number of reads; and so may the answer to a
 /// `Hello`. Another host, which sends one byte after the other, would hold the search for the peer otherwise.
 const ANSWER_STEPS: u32 = 4;
@@ -282,6 +285,8 @@ pub struct Dialling {
     /// The timeout of the present socket, and its deadline.
     wait: Duration,
     until: Time,
+    /// From this time on, the connection is late; `None` once that was reported.
+    late_at: Option<Time>,
 }
 
 /// Progress of a data connection on its present socket.
@@ -297,6 +302,7 @@ enum Progress {
 impl Dialling {
     /// Creates a connection that starts at the next [`Dialling::run`].
     pub fn new(transport: &TransportPlan, peer: SocketAddr, now: Time) -> Self {
+        let is_program = transport.class.program().is_some();
         Dialling {
             transport: transport.clone(),
             peer,
@@ -306,8 +312,9 @@ impl Dialling {
             has_begun: false,
             at: now,
             retry_interval: RETRY_INTERVAL,
-            wait: if transport.class.program().is_some() { PROGRAM_WAIT } else { CONNECT_WAIT },
+            wait: if is_program { PROGRAM_WAIT } else { CONNECT_WAIT },
             until: now,
+            late_at: Some(now.after(if is_program { PROGRAM_LATE } else { LATE })),
         }
     }
 
@@ -326,6 +333,26 @@ impl Dialling {
     /// Returns whether a program was started since the last call. The device host then starts its own.
     pub fn take_begun(&mut self) -> bool {
         std::mem::take(&mut self.has_begun)
+    }
+
+    /// Returns, once, the problem of a connection that takes too long. It is tried further.
+    pub fn take_late(&mut self, now: Time) -> Option<String> {
+        self.late_at.take_if(|at| now >= *at)?;
+        let (class, peer) = (self.transport.class, self.peer);
+        let problem = match (class.program(), class.is_datagram()) {
+            (Some(_), _) => {
+                "the programs of the two hosts have not met; their own output may tell why".to_string()
+            }
+            (None, true) => format!(
+                "{peer} does not answer over UDP; let UDP port {} through the firewalls between the hosts, or \
+                 use another transport (`tcp://`)",
+                peer.port()
+            ),
+            (None, false) => format!(
+                "{peer} accepts none, though the control channel works (does a firewall limit connections?)"
+            ),
+        };
+        Some(format!("no data connection over `{}` yet: {problem}", class.name()))
     }
 
     /// Opens a socket, or starts the program of a transport that has one, and makes its introduction.
@@ -435,6 +462,7 @@ pub fn is_here(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::End;
     use std::net::TcpListener;
     use std::thread;
 
@@ -465,6 +493,26 @@ mod tests {
             assert!(dribble.join().unwrap() < DRIBBLED_MAX, "the greeting read it to the end");
         }
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// A firewall drops the datagrams, and the control channel is TCP.
+    #[test]
+    fn a_data_connection_that_nothing_answers_is_reported_once() {
+        let transport = TransportPlan::defaults("udp").unwrap();
+        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let peer = silent.local_addr().unwrap();
+        let meeting = Meeting { end: End::Dialled, peer: peer.ip(), device: "pad", driver: 1 };
+        let (mut poller, at) = (Poller::new().unwrap(), Time::from_millis);
+        let mut dialling = Dialling::new(&transport, peer, at(1000));
+        let mut reports = Vec::new();
+        for ms in (1000..60_000).step_by(50) {
+            let dialled = dialling.run(&mut || (vec![0; 28], None), &meeting, &mut poller, at(ms));
+            assert!(matches!(dialled, Dialled::Waiting));
+            reports.extend(dialling.take_late(at(ms)).map(|problem| (ms, problem)));
+        }
+        let [(6000, problem)] = &reports[..] else { panic!("{reports:?}") };
+        let port = format!("UDP port {}", peer.port());
+        assert!(problem.contains("`udp`") && problem.contains(&port), "{problem}");
     }
 
     #[test]

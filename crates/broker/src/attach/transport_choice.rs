@@ -251,7 +251,10 @@ impl ApplicationHost {
                 let _ = self.common.link.send(&Control::Unlinked { driver });
             }
             match dialled {
-                Dialled::Waiting => {}
+                Dialled::Waiting => {
+                    let problem = dialling.take_late(now).map(|problem| format!("{}: {problem}", known.name));
+                    self.choice.events.extend(problem.map(|problem| Event::Warning { problem }));
+                }
                 Dialled::Ready(socket, keys) => {
                     // Ways of the former link would only be closed.
                     (known.own.dialling, known.own.ways) = (None, Ways::default());
