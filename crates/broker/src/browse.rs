@@ -17,6 +17,8 @@ use wire::Control;
 use wire::control::CatalogueEntry;
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of a QUIC connection, which is tried where TCP fails.
+const QUIC_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// A device offered by another host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -106,28 +108,31 @@ pub fn browse(
     Ok(())
 }
 
-/// Connects to the host at `target`. Returns the connection and its address.
+/// Connects to the host at `target`: over TCP, or over QUIC where a firewall passes UDP alone. Returns the connection and
+/// its address.
 fn connect(
     target: &Target,
     known: Option<&Known>,
     handshake: &Handshake,
 ) -> Result<((ControlStream, SocketAddr), Route), ServiceError> {
     reach(target, known.map(Known::peers), &mut |addresses| {
-        let mut last = Err(ServiceError::Unreachable(format!("{}: the name has no address", target.address)));
-        for &peer in addresses {
+        let mut problem = format!("{}: the name has no address", target.address);
+        let tries = |is_tcp| addresses.iter().map(move |&peer| (is_tcp, peer));
+        for (is_tcp, peer) in tries(true).chain(tries(false)) {
             let check =
                 |key: &PeerKey| known.map_or(Ok(()), |known| known.expect(target, key, is_here(peer)));
             let expected = match known {
                 None => Expected::Anyone,
                 Some(known) => Expected::Known(&known.trust, &check),
             };
-            let patience = Patience { connect: PATIENCE, step: PATIENCE };
-            let greeted = greet(peer, Over::Tcp, &expected, handshake, patience, SHARE);
-            last = greeted.map(|(stream, _)| (stream, peer));
-            if !matches!(last, Err(ServiceError::Unreachable(_))) {
-                break;
+            let (over, connect) = if is_tcp { (Over::Tcp, PATIENCE) } else { (Over::Quic, QUIC_PATIENCE) };
+            let patience = Patience { connect, step: PATIENCE };
+            match greet(peer, over, &expected, handshake, patience, SHARE) {
+                Err(ServiceError::Unreachable(of_tcp)) if is_tcp => problem = of_tcp,
+                Err(ServiceError::Unreachable(_)) => {}
+                greeted => return greeted.map(|(stream, _)| (stream, peer)),
             }
         }
-        last
+        Err(ServiceError::Unreachable(problem))
     })
 }

@@ -5,6 +5,7 @@ mod support;
 
 use broker::{
     ApplicationHost, AttachRequest, AttachTarget, DeviceChoice, DeviceHost, Event, ShareDevice, ShareRequest,
+    browse,
 };
 use console::{Answer, Operation};
 use contract::{FlowClass, Options, Partner};
@@ -16,7 +17,7 @@ use netsim::relay::{Direction, Relay};
 use pipeline::Edit;
 use session::Limits;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -25,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::{BenchPartner, Handle, WATCHDOG, description};
 use sys::stop::Stop;
+use trust::Target;
 
 /// Two hosts and the network between them.
 struct Lab {
@@ -409,6 +411,43 @@ fn passed_on(to: SocketAddr) -> (SocketAddr, Receiver<[TcpStream; 2]>) {
         }
     });
     (address, told)
+}
+
+/// Forwards the datagrams of one client to `to`.
+fn datagrams_passed_on(to: SocketAddr) -> SocketAddr {
+    // Nothing listens for connections at this address of the host.
+    let [near, far] = ["127.0.0.2:0", "127.0.0.1:0"].map(|address| UdpSocket::bind(address).unwrap());
+    far.connect(to).unwrap();
+    let address = near.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (_, client) = near.peek_from(&mut [0]).unwrap();
+        near.connect(client).unwrap();
+        std::thread::scope(|scope| {
+            for [from, into] in [[&near, &far], [&far, &near]] {
+                scope.spawn(move || {
+                    let mut datagram = vec![0; 1 << 16];
+                    while let Ok(count) = from.recv(&mut datagram) {
+                        let _ = into.send(&datagram[..count]);
+                    }
+                });
+            }
+        });
+    });
+    address
+}
+
+#[test]
+fn the_devices_of_a_host_are_listed_where_only_udp_passes() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let (address, _, stop, thread) = start_share(&Handle::new(), FlowClass::State, any);
+    let target = Target { peer: None, address: datagrams_passed_on(address).to_string() };
+    let mut listed = Vec::new();
+    let mut emit = |devices| listed = devices;
+    let listing = browse(&target, None, "b".into(), None, &mut |_, _, _| false, &mut emit);
+    stop.stop();
+    thread.join().unwrap();
+    listing.unwrap();
+    assert_eq!(listed.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["bench"]);
 }
 
 /// Only the device host notices the loss of this connection, and must report it: the application host would wait
