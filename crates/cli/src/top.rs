@@ -88,10 +88,14 @@ struct Reading {
     rates: Option<(f64, f64)>,
 }
 
-/// The last reading of each flow, by console, driver and direction (`true`: outgoing).
+/// The console of a flow's process, its peer, its device and its number. Several hosts may use one device, and one host may use
+/// it several times; the numbers repeat in each session.
+type FlowId = (PathBuf, String, String, u32);
+
+/// The last reading of each flow.
 #[derive(Default)]
 struct Watch {
-    readings: BTreeMap<(PathBuf, String, bool), Reading>,
+    readings: BTreeMap<FlowId, Reading>,
 }
 
 /// `outboard top`.
@@ -137,9 +141,12 @@ fn write(view: &View, json: bool) -> Result<(), Failure> {
 impl Watch {
     /// Requests the status of every console. Skips processes that end meanwhile.
     fn update(&mut self) -> Result<View, Failure> {
+        Ok(self.read(survey(INTERVAL)?))
+    }
+
+    fn read(&mut self, Survey { statuses, silent }: Survey) -> View {
         let (mut flows, mut hosts) = (Vec::new(), Vec::new());
         let mut readings = BTreeMap::new();
-        let Survey { statuses, silent } = survey(INTERVAL)?;
         let has_services = !statuses.is_empty();
         for (console, status) in statuses {
             let (process, role) = (status.process, &status.role);
@@ -147,16 +154,17 @@ impl Watch {
             for driver in &status.drivers {
                 for (outward, stats) in [(true, &driver.stats.outgoing), (false, &driver.stats.incoming)] {
                     let Some(stats) = stats else { continue };
-                    let key = (console.clone(), driver.name.clone(), outward);
-                    let before = self.readings.get(&key).copied().unwrap_or_default();
+                    let (peer, name) = (driver.peer.clone(), driver.name.clone());
+                    let id = (console.clone(), peer, name, stats.flow);
+                    let before = self.readings.get(&id).copied().unwrap_or_default();
                     let reading = before.next(driver.at_ns, stats);
                     flows.push(flow(&status, driver, outward, stats, reading.rates));
-                    readings.insert(key, reading);
+                    readings.insert(id, reading);
                 }
             }
         }
         self.readings = readings;
-        Ok(View { flows, hosts, silent, has_services })
+        View { flows, hosts, silent, has_services }
     }
 }
 
@@ -207,5 +215,40 @@ fn flow(
         drops: stats.drops.clone(),
         pipeline: stats.pipeline.clone(),
         stages: stats.stages.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::DriverStats;
+
+    /// Two hosts use one device, one of them twice.
+    fn survey_of(at_ns: u64, messages: [u64; 3]) -> Survey {
+        let users = [("laptop (192.0.2.1:5)", 0), ("studio (192.0.2.2:5)", 0), ("studio (192.0.2.2:5)", 2)];
+        let drivers = users.iter().zip(messages).map(|(&(peer, flow), messages)| DriverStatus {
+            name: "sensor".into(),
+            peer: peer.into(),
+            node: String::new(),
+            at_ns,
+            stats: DriverStats {
+                outgoing: Some(FlowStats { flow, messages, ..FlowStats::default() }),
+                ..DriverStats::default()
+            },
+        });
+        let status = Status { role: "share".into(), drivers: drivers.collect(), ..Status::default() };
+        Survey { statuses: vec![("console".into(), status)], silent: Vec::new() }
+    }
+
+    #[test]
+    fn each_user_of_a_device_has_its_own_rates() {
+        let mut watch = Watch::default();
+        let mut rates = |survey| {
+            let view = watch.read(survey);
+            view.flows.iter().map(|flow| flow.messages_per_second).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(survey_of(1_000_000_000, [360_000, 0, 5000])), [None; 3]);
+        let next = rates(survey_of(3_000_000_000, [360_200, 100, 5000]));
+        assert_eq!(next, [Some(100.0), Some(50.0), Some(0.0)]);
     }
 }
