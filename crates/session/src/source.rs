@@ -29,7 +29,7 @@
 //! | `handle_timeout` | retransmit the oldest records, ever more rarely until one is acknowledged (lossy transport) | – |
 //! | `handle_silence_end` | the timeout is short again (lossy transport) | – |
 //! | `handle_link_lost` | the link is lost | – |
-//! | `handle_link` | retransmit everything | the link is up: retransmit everything |
+//! | `handle_link` | retransmit everything, notify of dropped records | the link is up: the same |
 //! | `restart` | abandon everything, begin the next epoch | the same |
 //! | `continue_in` | begin a later epoch, keep everything | the same |
 //!
@@ -91,6 +91,8 @@ pub struct SourceFlow {
     store: ReplayStore,
     /// Everything before this was dropped, and the sink was not notified yet.
     trimmed_to: Option<Position>,
+    /// Records of this epoch, or of one that it continues, were dropped.
+    has_dropped: bool,
     counters: SourceCounters,
 }
 
@@ -108,6 +110,7 @@ impl SourceFlow {
             continues: false,
             store: ReplayStore::new(lossy, limits),
             trimmed_to: None,
+            has_dropped: false,
             counters: SourceCounters::default(),
         }
     }
@@ -151,11 +154,12 @@ impl SourceFlow {
     fn drop_oldest(&mut self) {
         self.counters.dropped += self.store.drop_oldest();
         let oldest = self.oldest();
-        self.trimmed_to = Some(oldest);
+        (self.trimmed_to, self.has_dropped) = (Some(oldest), true);
         self.store.forget_due(oldest);
     }
 
-    /// Returns, once, an epoch and sequence before which everything was dropped. The sink must be notified.
+    /// Returns an epoch and sequence before which everything was dropped, once after a drop and after each new link. The sink
+    /// must be notified.
     pub fn poll_trimmed(&mut self) -> Option<(u32, u64)> {
         self.trimmed_to.take()
     }
@@ -198,6 +202,10 @@ impl SourceFlow {
     /// The link is new: everything unacknowledged is retransmitted, in order.
     pub fn handle_link(&mut self, now: Time) {
         self.linked = true;
+        if self.has_dropped {
+            // The sink's process may have crashed since the last notice. Its successor would wait for the dropped records.
+            self.trimmed_to = Some(self.oldest());
+        }
         self.store.retransmit_all(now);
     }
 
@@ -225,7 +233,7 @@ impl SourceFlow {
     /// As [`SourceFlow::restart`], with a given later epoch.
     pub fn restart_at(&mut self, epoch: u32) -> u64 {
         self.begin(epoch, false);
-        self.trimmed_to = None;
+        (self.trimmed_to, self.has_dropped) = (None, false);
         self.store.clear()
     }
 
@@ -292,7 +300,7 @@ impl SourceFlow {
         }
         if source.store_full == StoreFull::DropOldest {
             // The crashed process may have dropped records without notifying the sink.
-            source.trimmed_to = Some(source.oldest());
+            (source.trimmed_to, source.has_dropped) = (Some(source.oldest()), true);
         }
         Ok(source)
     }

@@ -197,3 +197,31 @@ proptest! {
         }
     }
 }
+
+/// The notice of the dropped records reaches the sink's host while the sink's process is killed.
+#[test]
+fn a_resumed_sink_is_notified_again_of_dropped_records() {
+    let limits = Limits { store_messages: 2, store_full: StoreFull::DropOldest, ..limits() };
+    let mut source = SourceFlow::new(FLOW, FlowClass::Reliable, false, &limits);
+    let ticket = SinkFlow::new(FlowClass::Reliable, &limits).ticket(FLOW);
+    for _ in 0..5 {
+        assert!(matches!(source.admit(Message::default(), Time::ZERO), Admission::Record(_)));
+    }
+    assert_eq!(source.poll_trimmed(), Some((1, 3)));
+    assert_eq!(source.poll_trimmed(), None);
+    source.handle_link_lost();
+    let mut sink = SinkFlow::resume(&ticket, FlowClass::Reliable, &limits).expect("its own ticket");
+    sink.begin(1);
+    source.handle_link(Time::ZERO);
+    for record in bytes(std::iter::from_fn(|| source.poll_retransmit(Time::ZERO))) {
+        let header = RecordHeader::parse(&record, 0).expect("a whole record");
+        assert_eq!(sink.handle(&header, Message::default()), Received::Accepted);
+    }
+    assert!(sink.poll().is_none(), "it waits for the records before");
+    let (epoch, sequence) = source.poll_trimmed().expect("a second notice");
+    sink.handle_trimmed(epoch, sequence);
+    assert_eq!((std::iter::from_fn(|| sink.poll()).count(), sink.counters().lost), (2, 3));
+    source.restart();
+    source.handle_link(Time::ZERO);
+    assert_eq!(source.poll_trimmed(), None, "the next epoch has lost nothing");
+}
