@@ -657,7 +657,8 @@ impl DeviceHost {
             }
             let Some(stream) = greeting.take_stream(&mut self.poller) else { return };
             session.losses.set_wanted(has_losses);
-            if let Err(error) = session.resume(stream, received, &self.request.host, &mut self.poller, emit) {
+            let (connection, host) = ((stream, address), &self.request.host);
+            if let Err(error) = session.resume(connection, received, host, &mut self.poller, emit) {
                 emit(Event::Refused { peer, reason: error.to_string() });
             }
             return;

@@ -28,6 +28,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use sys::listening::canonical;
 use sys::poller::Poller;
 use sys::random;
 use transports::quic::Tag;
@@ -185,16 +186,17 @@ impl Session {
         attempt > std::mem::replace(&mut self.attempt, latest)
     }
 
-    /// Resumes the session on a new connection.
+    /// Resumes the session on a new connection from this address.
     pub fn resume(
         &mut self,
-        stream: ControlStream,
+        (stream, address): (ControlStream, SocketAddr),
         received: u64,
         host: &str,
         poller: &mut Poller,
         emit: &mut dyn FnMut(Event),
     ) -> Result<(), LinkError> {
         self.is_pending = true;
+        self.move_to(address);
         self.common.link.disconnect(poller);
         self.lose_links();
         let (session, ours) = (self.token, self.common.link.received());
@@ -208,6 +210,15 @@ impl Session {
         }
         self.common.handle_link_back(emit);
         Ok(())
+    }
+
+    /// Records the address from which the peer uses the session now.
+    fn move_to(&mut self, address: SocketAddr) {
+        // A QUIC connection does not know the scope of an address.
+        if (address.ip(), address.port()) != (self.address.ip(), self.address.port()) {
+            self.address = address;
+            self.common.peer = format!("{} ({address})", self.name);
+        }
     }
 
     fn lose_links(&mut self) {
@@ -401,7 +412,12 @@ impl Session {
         let conversed = self.converse(shared, poller, now, emit);
         self.work.messages += u64::from(steps.saturating_sub(self.common.link.steps_left()));
         match conversed {
-            Ok(TurnResult::Continue) => {}
+            Ok(TurnResult::Continue) => {
+                let moved = self.common.link.quic().and_then(|stream| stream.remote());
+                if let Some(address) = moved {
+                    self.move_to(canonical(address));
+                }
+            }
             Ok(over) => return over,
             Err(error) => {
                 self.common.handle_link_failure(error.to_string(), poller);

@@ -539,6 +539,36 @@ fn a_restarted_device_host_gets_the_unacknowledged_messages() {
     lab.device.wait("all that was said meanwhile", |bench| bench.pushed.ends_with(&said));
 }
 
+/// A program of `exec` on the device host gets this address.
+#[test]
+fn a_resumed_session_has_the_new_address_of_its_peer() {
+    let mut connections = None;
+    let setup =
+        Setup { class: FlowClass::Reliable, transport: "tcp", via: "", params: Params::default(), seed: 43 };
+    let lab = Lab::start_behind(setup, |device_host| {
+        let (address, told) = passed_on(device_host);
+        connections = Some(told);
+        address
+    });
+    let connections = connections.unwrap();
+    lab.device.say("before");
+    lab.application.wait("earlier messages", |bench| !bench.pushed.is_empty());
+    let peer = || {
+        let Answer::Status(status) = console::ask(&lab.consoles[0], &Operation::Stats {}).unwrap() else {
+            panic!("the status");
+        };
+        assert_eq!(status.drivers[0].peer, format!("b ({})", status.peers[0].address));
+        status.peers[0].address.clone()
+    };
+    let control = connections.recv_timeout(WATCHDOG).unwrap();
+    assert_eq!(peer(), control[1].local_addr().unwrap().to_string());
+    // The socket stays open, so that no other has its address.
+    control.iter().for_each(|end| end.shutdown(Shutdown::Both).unwrap());
+    lab.device.say("after");
+    lab.application.wait("later messages", |bench| bench.pushed.len() == 2);
+    assert_ne!(peer(), control[1].local_addr().unwrap().to_string());
+}
+
 #[test]
 fn a_refusal_contains_the_reason() {
     let params = Params::default();

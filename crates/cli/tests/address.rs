@@ -95,6 +95,9 @@ fn a_reliable_flow_survives_an_address_change_on_the_same_connections() {
     }
     let lost = attach.seen.iter().find(|event| event["event"] == "link-lost");
     assert!(lost.is_none(), "the control channel was made anew: {lost:?}");
+    attach.stop();
+    let left = share.wait("peer-left")["peer"].to_string();
+    assert!(left.contains("10.88.0.4:"), "the device host knows a former address: {left}");
 }
 
 /// The kernel selects one address of the device host for packets to the other host. Its answers to the others must come

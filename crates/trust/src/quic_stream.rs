@@ -132,6 +132,11 @@ impl QuicStream {
         self.connection.has_path_to(peer)
     }
 
+    /// The current address of the peer, without its scope.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.connection.remote()
+    }
+
     /// Returns true if the peer's host reports that nothing listens on its port. The report is not
     /// authenticated.
     pub fn is_refused(&self) -> bool {

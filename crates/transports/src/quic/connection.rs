@@ -220,7 +220,7 @@ impl QuicConnection {
         let path = Path::new(socket, now)?;
         if self.paths.len() == PATHS_MAX {
             // The path in use stays until another is in use.
-            let used = self.state.as_ref().map(|(_, connection)| connection.remote_address());
+            let used = self.remote();
             let is_used = |path: &Path| Some(path.peer) == used;
             let unused = if is_used(&self.paths[0]) && !is_used(&self.paths[1]) { 1 } else { 0 };
             self.remove_path(unused);
@@ -257,6 +257,11 @@ impl QuicConnection {
     pub fn local(&self) -> Option<SocketAddr> {
         let path = self.paths.last()?;
         rustix::net::getsockname(&path.socket).ok().and_then(|address| address.try_into().ok())
+    }
+
+    /// Returns the peer's address on the path in use, without its scope.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        self.state.as_ref().map(|(_, connection)| connection.remote_address())
     }
 
     /// Returns true if one of the paths leads to this address.
