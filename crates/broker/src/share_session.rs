@@ -472,12 +472,15 @@ impl Session {
                 self.handle(message, now, shared, emit)?;
             }
         }
+        // If the link fails at one request, the others still get their answers on the next one.
+        let mut answered = Ok(());
         for (at, asked, message) in std::mem::take(&mut self.waiting) {
             match now >= at {
-                true => self.handle(message, asked, shared, emit)?,
+                true => answered = answered.and(self.handle(message, asked, shared, emit)),
                 false => self.waiting.push((at, asked, message)),
             }
         }
+        answered?;
         if now >= self.losses.due_at() {
             self.report_losses()?;
         }
@@ -580,8 +583,7 @@ impl Session {
                     device.name == *name && may && device.request(asked, self.key)
                 }) =>
             {
-                self.wait(TAKE_INTERVAL, asked, message);
-                Ok(())
+                self.wait(TAKE_INTERVAL, asked, message)
             }
             Control::Open {
                 driver,
@@ -596,10 +598,7 @@ impl Session {
                 let named = (&name[..], &application[..], &transport[..]);
                 match self.open((driver, asked), named, proposed, key, shared, emit) {
                     Ok(Some(opened)) => self.common.link.send(&opened),
-                    Ok(None) => {
-                        self.wait(OPENING_INTERVAL, asked, message);
-                        Ok(())
-                    }
+                    Ok(None) => self.wait(OPENING_INTERVAL, asked, message),
                     Err(reason) => self.common.link.send(&Control::Refused { driver, reason }),
                 }
             }
@@ -617,11 +616,18 @@ impl Session {
         }
     }
 
-    /// Handles the message again after this time.
-    fn wait(&mut self, time: Duration, asked: Time, message: Control) {
-        if self.waiting.len() < self.limits.drivers {
-            self.common.workers.prepare();
-            self.waiting.push((now().after(time), asked, message));
+    /// Handles an `Open` again after this time, or refuses it if too many wait.
+    fn wait(&mut self, time: Duration, asked: Time, message: Control) -> Result<(), LinkError> {
+        match message {
+            Control::Open { driver, .. } if self.waiting.len() >= self.limits.drivers => {
+                let reason = self.too_many_drivers();
+                self.common.link.send(&Control::Refused { driver, reason })
+            }
+            message => {
+                self.common.workers.prepare();
+                self.waiting.push((now().after(time), asked, message));
+                Ok(())
+            }
         }
     }
 

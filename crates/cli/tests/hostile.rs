@@ -133,6 +133,42 @@ fn hello() -> Vec<u8> {
     [Preamble::Control.emit().to_vec(), hello.emit()].concat()
 }
 
+/// A request for the device of the flow.
+fn open(driver: u32, via: Option<&str>) -> Vec<u8> {
+    let open = Control::Open {
+        driver,
+        name: "pattern".into(),
+        application: String::new(),
+        transport: "tcp".into(),
+        via: via.map(String::from),
+        via_back: None,
+        key: PublicKey([9; 32]),
+    };
+    open.emit()
+}
+
+/// Reads until this many requests are refused; returns their drivers and the reasons.
+fn refusals(stream: &mut TcpStream, count: usize) -> Vec<(u32, String)> {
+    let (mut told, mut piece) = (Vec::new(), [0; 4096]);
+    let since = Instant::now();
+    loop {
+        let all = messages(&told);
+        assert!(all.iter().all(|message| !matches!(message, Control::Opened { .. })), "{all:?}");
+        let refused = all.into_iter().filter_map(|message| match message {
+            Control::Refused { driver, reason } => Some((driver, reason)),
+            _ => None,
+        });
+        let refused: Vec<_> = refused.collect();
+        if refused.len() >= count {
+            return refused;
+        }
+        assert!(since.elapsed() < PATIENCE, "{} of {count}: {refused:?}", refused.len());
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "it hung up: {refused:?}");
+        told.extend_from_slice(&piece[..count]);
+    }
+}
+
 #[test]
 fn unknown_hosts_are_refused_without_effect_on_a_flow() {
     let mut flow = Flow::start();
@@ -242,15 +278,6 @@ fn an_endless_sender_does_not_starve_others() {
 fn a_peer_can_name_no_path_and_no_command() {
     let flow = Flow::start();
     let mut stream = flow.guest();
-    let open = |via: &str| Control::Open {
-        driver: 0,
-        name: "pattern".into(),
-        application: String::new(),
-        transport: "tcp".into(),
-        via: Some(via.into()),
-        via_back: None,
-        key: PublicKey([9; 32]),
-    };
     // Every option that the tables mark as local is refused.
     let local = modules::registry::pairs().iter().flat_map(|pair| {
         let options = pair.options().iter().filter(|option| option.scope == contract::Scope::Local);
@@ -260,20 +287,25 @@ fn a_peer_can_name_no_path_and_no_command() {
     assert!(pipelines.contains(&"exec(source=x)".into()), "{pipelines:?}");
     pipelines.extend(["@pipe null", "null(path=/etc/passwd)"].map(String::from));
     for pipeline in &pipelines {
-        let _ = stream.write_all(&open(pipeline).emit());
+        let _ = stream.write_all(&open(0, Some(pipeline)));
     }
-    let mut told = Vec::new();
-    let mut piece = [0; 4096];
-    let since = Instant::now();
-    let refused =
-        |told: &[u8]| messages(told).iter().filter(|m| matches!(m, Control::Refused { .. })).count();
-    while refused(&told) < pipelines.len() && since.elapsed() < PATIENCE {
-        let count = stream.read(&mut piece).unwrap();
-        assert!(count > 0, "it hung up: {told:?}");
-        told.extend_from_slice(&piece[..count]);
-    }
-    assert!(messages(&told).iter().all(|message| !matches!(message, Control::Opened { .. })));
-    assert_eq!(refused(&told), pipelines.len());
+    assert_eq!(refusals(&mut stream, pipelines.len()).len(), pipelines.len());
+}
+
+/// As many requests as one session may have devices open wait for the user of the device. One more has no place to wait.
+#[test]
+fn each_request_for_a_device_in_use_is_answered() {
+    const DRIVERS_MAX: u32 = 64;
+    let flow = Flow::start();
+    let mut stream = flow.guest();
+    let requests = (0..=DRIVERS_MAX).map(|driver| open(driver, None)).collect::<Vec<_>>();
+    stream.write_all(&requests.concat()).unwrap();
+    let refused = refusals(&mut stream, requests.len());
+    let (driver, reason) = &refused[0];
+    assert_eq!(*driver, DRIVERS_MAX, "{refused:?}");
+    assert!(reason.contains(&format!("--limit drivers={DRIVERS_MAX}")), "{reason}");
+    let is_later = |(_, reason): &(u32, String)| reason.contains("is in use by another peer");
+    assert!(refused[1..].iter().all(is_later), "{refused:?}");
 }
 
 #[test]

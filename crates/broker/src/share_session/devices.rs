@@ -40,6 +40,11 @@ impl Session {
         }
     }
 
+    /// Returns the refusal of one more driver.
+    pub(super) fn too_many_drivers(&self) -> String {
+        format!("too many open devices in this session (--limit drivers={})", self.limits.drivers)
+    }
+
     /// Opens a device that the peer asked for at `asked`. Returns `None` while the device's server delays that.
     pub(super) fn open(
         &mut self,
@@ -54,8 +59,7 @@ impl Session {
             return Err(format!("driver {driver} is already open"));
         }
         if self.common.drivers.len() >= self.limits.drivers || driver > u32::MAX / FLOWS_MAX as u32 - 1 {
-            let most = self.limits.drivers;
-            return Err(format!("too many open devices in this session (--limit drivers={most})"));
+            return Err(self.too_many_drivers());
         }
         let all: usize = shared.values().map(|device| device.users.len()).sum();
         let most = &self.limits.admission;
