@@ -569,6 +569,35 @@ fn a_resumed_session_has_the_new_address_of_its_peer() {
     assert_ne!(peer(), control[1].local_addr().unwrap().to_string());
 }
 
+/// Without keys, the host at the former address may be any.
+#[test]
+fn a_refusal_of_another_host_ends_no_search() {
+    const REFUSALS: usize = 5;
+    let params = Params::default();
+    let mut lab = Lab::start(Setup { class: FlowClass::State, transport: "tcp", via: "", params, seed: 47 });
+    lab.application.wait("the first snapshot", |bench| !bench.pushed.is_empty());
+    let before = lab.crash();
+    let other = TcpListener::bind(lab.device_host).unwrap();
+    let (emit, refused) = channel();
+    let refuses = std::thread::spawn(move || {
+        for stream in other.incoming().take(REFUSALS) {
+            let mut stream = stream.unwrap();
+            let goodbye = wire::Control::Goodbye { reason: "this host is full".into() };
+            // A connection that the relay cut has nobody to refuse.
+            let _ = io::Write::write_all(&mut stream, &goodbye.emit());
+            // A socket that is closed with unread input is reset, and the goodbye is lost.
+            let _ = io::Read::read_to_end(&mut stream, &mut Vec::new());
+            emit.send(()).unwrap();
+        }
+    });
+    lab.relay.restore();
+    (0..REFUSALS).for_each(|_| refused.recv_timeout(WATCHDOG).expect("the search goes on"));
+    refuses.join().unwrap();
+    let (_, _, stop, thread) = start_share(&lab.device, FlowClass::State, lab.device_host);
+    lab.share = Some((stop, thread));
+    lab.application.wait("the snapshot of the device host", |bench| bench.pushed.len() > before);
+}
+
 #[test]
 fn a_refusal_contains_the_reason() {
     let params = Params::default();

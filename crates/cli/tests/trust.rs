@@ -140,6 +140,29 @@ fn a_lasting_refusal_is_reported_once_on_each_host() {
     share.wait("forbidden");
 }
 
+/// The device host has restarted, and another session has taken the only place.
+#[test]
+fn an_attach_outlives_a_refusal_that_passes() {
+    let (a, b) = paired();
+    let (share, address) = a.shares("pattern:rate=200", &["--name", "cam"]);
+    let attach = ["attach", &format!("{address}/cam"), "--as", "null"];
+    let mut first = b.serves(&attach);
+    first.wait("attached");
+    let first_process = Pid::from_child(&first.child);
+    kill_process(first_process, Signal::STOP).unwrap();
+    assert_eq!(share.stop(), Some(0));
+    let share = ["share", "pattern:rate=200", "--name", "cam", "--listen", &address, "--limit", "sessions=1"];
+    let mut share = a.serves(&share);
+    share.wait("listening");
+    let mut second = b.serves(&attach);
+    second.wait("attached");
+    kill_process(first_process, Signal::CONT).unwrap();
+    let reason = share.wait("refused")["reason"].to_string();
+    assert!(reason.contains("--limit sessions=1"), "{reason}");
+    second.stop();
+    first.wait("link-back");
+}
+
 /// A worker that ignores orders loses the device with the permission, by a signal.
 #[test]
 fn a_stuck_worker_loses_a_device_with_the_permission() {

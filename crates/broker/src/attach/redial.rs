@@ -30,6 +30,11 @@ const MOVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shortest timeout of each step of the greeting during a search.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Interval before the next search after a refusal of the device host.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
+/// A refusal that lasts so long is final. One for overload, or for a greeting that came too late, passes sooner.
+const REFUSAL_MAX: Duration = Duration::from_secs(10);
+
 /// Refusal of a host that shows a different key from the one of the first connection.
 pub(super) const ANOTHER_HOST: &str = "a different host answers at this address";
 
@@ -133,7 +138,11 @@ impl Search {
             Some((trust, _)) => Expected::Known(trust, &check),
         };
         let over = if transport.is_quic() { Over::Quic } else { Over::Tcp };
-        greet(self.peer, over, &expected, &handshake, self.patience, SHARE)
+        match greet(self.peer, over, &expected, &handshake, self.patience, SHARE) {
+            // The address may belong to another host now: this refusal proves nothing.
+            Err(ServiceError::Peer(error)) if self.trust.is_none() => Err(ServiceError::Unreachable(error)),
+            greeted => greeted,
+        }
     }
 
     fn found(
@@ -215,6 +224,12 @@ impl ApplicationHost {
             }
             Ok(())
         });
+        let is_refused = matches!(went_on, Err(ServiceError::Peer(_)));
+        self.refused_since = is_refused.then(|| self.refused_since.unwrap_or_else(now));
+        if self.refused_since.is_some_and(|since| now().since(since) < REFUSAL_MAX) {
+            self.redial_at = now().after(REFUSAL_INTERVAL);
+            return Ok(());
+        }
         match (went_on, found.change) {
             (Err(ServiceError::Unreachable(_)), _) | (Ok(()), None) => {}
             (Ok(()), Some(TransportChange::FellBack { reason })) => self.handle_fallback(reason),

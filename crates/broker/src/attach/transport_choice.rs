@@ -161,7 +161,8 @@ impl ApplicationHost {
                 let fallback = std::mem::replace(&mut self.transport, self.choice.preferred.clone());
                 match self.connect(PROBE_TIMEOUT, PROBE_TIMEOUT) {
                     Ok(()) => self.handle_return(),
-                    Err(ServiceError::Unreachable(_)) => self.transport = fallback,
+                    // The session lives, so this is not its end.
+                    Err(ServiceError::Unreachable(_) | ServiceError::Peer(_)) => self.transport = fallback,
                     Err(error) => return Err(error),
                 }
             }
