@@ -5,6 +5,7 @@
 
 mod admission;
 mod announcing;
+mod asked;
 mod attention;
 mod carrier;
 mod datagrams;
@@ -15,7 +16,6 @@ mod orders;
 mod start;
 mod status;
 
-use crate::change;
 use crate::control_link::ControlLink;
 use crate::events::Event;
 use crate::handover::Left;
@@ -29,7 +29,7 @@ use admission::{Admissions, quota_key};
 use announcing::Announcing;
 use attention::Attention;
 use carrier::Carrier;
-use console::{self, Console, Operation};
+use console::Console;
 use contract::ServiceError;
 use contract::{Role, Time};
 use flow::drain::{self, Drain};
@@ -37,12 +37,10 @@ use hosts::quic_listener::QuicListener;
 use modules::now;
 pub use openings::{Opening, Openings};
 pub use orders::Orders;
-use pipeline::Edit;
 use session::features;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -423,57 +421,6 @@ impl DeviceHost {
         self.console.as_ref().map(Console::path)
     }
 
-    /// Passes a request for another pipeline to the session that uses the device; returns a refusal if there is none.
-    fn ask_change(&mut self, visitor: u64, name: &str, back: bool, edit: &Edit) -> Option<console::Answer> {
-        let direction = change::direction(back);
-        let mut sessions = self.sessions.values_mut();
-        let is_asked = sessions.any(|session| session.common.ask_change(visitor, name, direction, edit));
-        (!is_asked).then(|| change::no_such_flow(name, back))
-    }
-
-    /// Returns the stamps traced since the last request, and keeps tracing on.
-    fn trace(&mut self, asker: u64, name: Option<&str>, one_in: Option<NonZeroU32>) -> console::Answer {
-        let traced = self.sessions.values_mut().flat_map(|session| session.common.traced.drain(..));
-        self.tracing.add(traced);
-        let mut drivers = self.sessions.values().flat_map(|session| session.common.drivers.values());
-        if drivers.any(|driver| driver.is_named(name)) && !self.tracing.ask(asker, one_in, now()) {
-            return console::Answer::traced_already();
-        }
-        for session in self.sessions.values_mut() {
-            session.common.trace(name, one_in);
-        }
-        self.tracing.answer(asker, "share")
-    }
-
-    /// Serves the console: reads requests and writes answers.
-    fn serve_console(&mut self) {
-        let Some(mut console) = self.console.take() else { return };
-        for (visitor, operation) in console.poll(&mut self.poller) {
-            let answer = match operation {
-                Operation::Stats {} => {
-                    self.sessions.values_mut().for_each(Session::ask_stats);
-                    Some(console::Answer::Status(self.status()))
-                }
-                Operation::Reload {} => Some(console::Answer::no_file()),
-                Operation::Change { name, back, edit } => self.ask_change(visitor, &name, back, &edit),
-                Operation::Say { .. } => {
-                    let problem = "the device is on this host: use its own tools, such as v4l2-ctl".into();
-                    Some(console::Answer::Refused { problem })
-                }
-                Operation::Trace { asker, name, one_in } => Some(self.trace(asker, name.as_deref(), one_in)),
-            };
-            if let Some(answer) = answer {
-                console.answer(visitor, &answer, &mut self.poller);
-            }
-        }
-        for (visitor, answer) in
-            self.sessions.values_mut().flat_map(|session| session.common.answers.drain(..))
-        {
-            console.answer(visitor, &answer, &mut self.poller);
-        }
-        self.console = Some(console);
-    }
-
     /// Begins to open the device of a process that joins.
     fn open(&mut self, visitor: u64, asked: &Request) -> Result<(), ServiceError> {
         if !asked.words.ports.is_empty() {
@@ -714,8 +661,11 @@ impl DeviceHost {
     }
 
     fn finish_session(&mut self, mut session: Session, reason: &str, emit: &mut dyn FnMut(Event)) {
-        for (visitor, answer) in session.common.last_answers() {
-            self.console.iter_mut().for_each(|console| console.answer(visitor, &answer, &mut self.poller));
+        let answers = session.common.last_answers();
+        if let Some(console) = &mut self.console {
+            for (visitor, answer) in answers {
+                console.answer_part(visitor, &session.common.peer, answer, &mut self.poller);
+            }
         }
         let (peer, exit) = session.end(&mut self.shared, &mut self.poller);
         self.exits.retain(|exit| !exit.is_finished());

@@ -12,7 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use support::users::User;
-use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard, wait_until};
+use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard, wait_until, workers_of};
 
 fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))
@@ -236,6 +236,42 @@ fn a_change_is_answered_when_its_session_ends() {
     assert!(answers[0]["problem"].as_str().unwrap().contains("closed"), "{}", answers[0]);
     share.wait("peer-left");
     assert_eq!(share.stop(), Some(0));
+}
+
+/// A host that is silent delays the others by nothing, and keeps its pipeline.
+#[test]
+fn a_change_at_the_device_is_for_all_hosts_that_answer() {
+    let (mut share, address) = Service::share("pattern:rate=100", &["--insecure", "--hub", "copy"]);
+    let from = format!("{address}/pattern");
+    let attach = |_| {
+        let mut attach = Service::start(&["attach", &from, "--as", "null", "--insecure"]);
+        attach.wait("attached");
+        attach
+    };
+    let attached: Vec<Service> = (0..3).map(attach).collect();
+    let changes = |share: &Service, via: &str, expected: [&str; 3]| {
+        let answers = ask(share, &[&change_to(via)]);
+        assert!(answers[0]["pipeline"].as_str().is_some_and(|text| text.starts_with(via)), "{answers:?}");
+        wait_until("the pipelines of all hosts", || {
+            let status = ask(share, &["{\"op\":\"stats\"}\n"])[0].take();
+            let pair = |driver: &Value| {
+                let pipeline = driver["stats"]["outgoing"]["pipeline"].as_str().unwrap_or_default();
+                pipeline.split('/').next().unwrap_or_default().to_string()
+            };
+            let mut pairs: Vec<String> = status["drivers"].as_array().unwrap().iter().map(pair).collect();
+            pairs.sort();
+            pairs == expected
+        });
+    };
+    changes(&share, "tap", ["tap"; 3]);
+    for process in workers_of(&attached[0].child).into_iter().chain([attached[0].child.id()]) {
+        kill_process(Pid::from_raw(process.cast_signed()).unwrap(), Signal::STOP).unwrap();
+    }
+    share.wait("link-lost");
+    changes(&share, "null", ["null", "null", "tap"]);
+    let answers = ask(&share, &[&change_to("compres")]);
+    let problem = answers[0]["problem"].as_str().unwrap();
+    assert!(problem.contains("compress") && !problem.contains("127.0.0.1"), "{problem}");
 }
 
 /// The first proposal of a flow may be `synchronize` alone, which the device's own pipeline completes.

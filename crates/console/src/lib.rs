@@ -139,6 +139,28 @@ impl Answer {
     pub fn traced_already() -> Answer {
         Answer::Refused { problem: "another process already traces it: stop that one first".into() }
     }
+
+    /// Makes one answer of those of several sessions, each with its peer. One refusal makes it a refusal, which names the peers.
+    fn joined(mut parts: Vec<(String, Answer)>) -> Answer {
+        let mut refusals = Vec::new();
+        let mut done = Vec::new();
+        for (peer, answer) in &parts {
+            match answer {
+                Answer::Refused { problem } => refusals.push((peer, problem)),
+                _ => done.push(peer.as_str()),
+            }
+        }
+        let is_alike = refusals.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        if refusals.is_empty() || done.is_empty() && is_alike {
+            return parts.swap_remove(0).1;
+        }
+        let named = refusals.iter().map(|(peer, problem)| format!("{peer}: {problem}"));
+        let mut problem = named.collect::<Vec<_>>().join("; ");
+        if !done.is_empty() {
+            problem += &format!("; it is done for {}", done.join(", "));
+        }
+        Answer::Refused { problem }
+    }
 }
 
 /// The state of a process.
@@ -253,6 +275,9 @@ struct Visitor {
     /// The answer in progress; `written` bytes of it are sent.
     answer: Vec<u8>,
     written: usize,
+    /// Number of the answers that make up the next one, and those that are there, each with the peer of its session.
+    due: usize,
+    parts: Vec<(String, Answer)>,
 }
 
 /// The console socket of one broker, and its clients.
@@ -281,7 +306,8 @@ impl Console {
         let _ = self.socket.reopen(poller);
     }
 
-    /// Reads requests; returns each with the number of its client. The caller must answer each one once.
+    /// Reads requests; returns each with the number of its client. The caller must answer each one once, or in the parts that
+    /// [`Console::expect`] announces.
     pub fn poll(&mut self, poller: &mut Poller) -> Vec<(u64, Operation)> {
         let mut asked = Vec::new();
         let numbers: Vec<_> = self.visitors.keys().copied().collect();
@@ -301,8 +327,7 @@ impl Console {
             let is_ours =
                 socket_peercred(&stream).is_ok_and(|peer| peer.uid == getuid() || peer.uid.is_root());
             if is_ours && self.visitors.len() < VISITORS_MAX && stream.set_nonblocking(true).is_ok() {
-                let visitor = Visitor { stream, question: Vec::new(), answer: Vec::new(), written: 0 };
-                self.visitors.insert(self.next, visitor);
+                self.visitors.insert(self.next, Visitor::new(stream));
                 self.next += 1;
             }
         }
@@ -314,6 +339,23 @@ impl Console {
         let Some(visitor) = self.visitors.get_mut(&number) else { return };
         if visitor.send(answer).is_err() {
             self.disconnect(number, poller);
+        }
+    }
+
+    /// The next answer to a client consists of this many parts ([`Console::answer_part`]).
+    pub fn expect(&mut self, number: u64, count: usize) {
+        if let Some(visitor) = self.visitors.get_mut(&number) {
+            (visitor.due, visitor.parts) = (count, Vec::new());
+        }
+    }
+
+    /// Takes a part of an answer, from a session with this peer; sends the answer to the client if it is the last part.
+    pub fn answer_part(&mut self, number: u64, peer: &str, part: Answer, poller: &mut Poller) {
+        let Some(visitor) = self.visitors.get_mut(&number) else { return };
+        visitor.parts.push((peer.into(), part));
+        if visitor.parts.len() >= visitor.due {
+            let answer = Answer::joined(std::mem::take(&mut visitor.parts));
+            self.answer(number, &answer, poller);
         }
     }
 
@@ -334,6 +376,11 @@ impl Console {
 }
 
 impl Visitor {
+    fn new(stream: UnixStream) -> Visitor {
+        let (question, answer, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Visitor { stream, question, answer, written: 0, due: 1, parts }
+    }
+
     fn is_writing(&self) -> bool {
         self.written < self.answer.len()
     }
@@ -507,4 +554,28 @@ pub fn ask_patiently(
         }
     }
     Ok(serde_json::from_slice(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_tells_the_outcome_of_each_session() {
+        let changed = |peer: &str| (peer.to_string(), Answer::Changed { pipeline: "tap/1".into() });
+        let refused = |peer: &str, why: &str| (peer.to_string(), Answer::Refused { problem: why.into() });
+        let outcome = |parts| match Answer::joined(parts) {
+            Answer::Changed { pipeline } => pipeline,
+            Answer::Refused { problem } => format!("not: {problem}"),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(outcome(vec![changed("a"), changed("b")]), "tap/1");
+        assert_eq!(outcome(vec![refused("a", "no such pair")]), "not: no such pair");
+        assert_eq!(outcome(vec![refused("a", "wrong"), refused("b", "wrong")]), "not: wrong");
+        assert_eq!(outcome(vec![refused("a", "old"), refused("b", "busy")]), "not: a: old; b: busy");
+        assert_eq!(
+            outcome(vec![changed("a"), refused("b", "old"), changed("c")]),
+            "not: b: old; it is done for a, c"
+        );
+    }
 }
