@@ -481,9 +481,10 @@ fn a_network_that_blocks_the_datagrams_of_udp_is_named() {
         connections = Some(told);
         address
     });
-    lab.wait_event("the warning", |event| {
-        matches!(event, Event::Warning { problem } if problem.contains("UDP port"))
-    });
+    lab.wait_event(
+        "the warning",
+        |event| matches!(event, Event::Warning { problem } if problem.contains("UDP port")),
+    );
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use support::users::User;
-use support::{PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard, wait_until, workers_of};
+use support::{
+    PATIENCE, RUNTIME_DIRECTORY, Scratch, Service, command, end, outboard, wait_until, workers_of,
+};
 
 fn console(service: &Service) -> PathBuf {
     PathBuf::from(format!("{RUNTIME_DIRECTORY}/outboard/console-{}-0.sock", service.child.id()))

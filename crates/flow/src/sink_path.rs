@@ -710,8 +710,9 @@ mod tests {
             let (partner, transport) = (accepts.then_some(player), Some(network));
             let facts = Some(LinkFacts::default());
             path.run(PathContext { partner, transport, facts, now, notices: &mut notices }).unwrap();
-            let is_request =
-                |notice: &&Notice| matches!(notice, Notice::Flow { message: FlowControl::Missing { .. }, .. });
+            let is_request = |notice: &&Notice| {
+                matches!(notice, Notice::Flow { message: FlowControl::Missing { .. }, .. })
+            };
             notices.iter().filter(is_request).count()
         };
         assert_eq!((1000..2000).step_by(10).map(|ms| requests(false, at(ms))).sum::<usize>(), 0);

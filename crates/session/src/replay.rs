@@ -311,7 +311,11 @@ mod tests {
             }
         }
         assert_eq!(sent[0][..9], [50, 100, 150, 200, 300, 500, 900, 1700, 3300]);
-        assert!(sent[0].windows(2).all(|pair| pair[1] - pair[0] <= 2000) && sent[0].len() < 40, "{:?}", sent[0]);
+        assert!(
+            sent[0].windows(2).all(|pair| pair[1] - pair[0] <= 2000) && sent[0].len() < 40,
+            "{:?}",
+            sent[0]
+        );
         assert_eq!(sent[1], [50, 100, 150, 200], "then the oldest record alone asks");
         store.acknowledge((1, 1), end);
         assert_eq!(store.poll_timeout(round_trip), Some(end.after(RETRANSMIT_MIN)), "the reader goes on");
