@@ -2,8 +2,9 @@
 //!
 //! The device host's broker gives each host that opens the device an endpoint, which is the partner of
 //! that host's driver. The hub's thread holds the device and the other ends. The hub accepts the flow to
-//! the device only from the host that joined first; when it leaves, the next host becomes the owner. The
-//! source half of a dividing pair runs here, outside the hosts' own pairs.
+//! the device only from the host that joined first; when it leaves, the next host becomes the owner. Whether the
+//! device is wanted is the sum of all hosts. The source half of a dividing pair runs here, outside the hosts' own
+//! pairs.
 
 #[cfg(test)]
 mod tests;

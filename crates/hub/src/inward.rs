@@ -1,4 +1,5 @@
-//! The flow from the hosts to the device of a hub. Only its owner writes.
+//! The flow from the hosts to the device of a hub. Only its owner writes; but each host says whether it wants the device
+//! ([`crate::wanted`]).
 //!
 //! The messages of a reliable flow were acknowledged when its host wrote them. So those that the device had no room for
 //! outlive the end of the host's path: they precede the messages of the next path.
@@ -15,6 +16,7 @@
 use crate::client::Client;
 use crate::endpoint::Incoming;
 use crate::spread::Clients;
+use crate::wanted::Wanted;
 use contract::{
     Ctl, Direction, FlowClass, FlowDirection, FlowKey, FlowOffer, Partner, PartnerError, PartnerResult,
     Pushed, Readiness, Time,
@@ -72,6 +74,7 @@ pub(crate) struct Inward {
     ended: VecDeque<Ended>,
     /// The settings of the last owner are undone after its messages.
     is_reset_due: bool,
+    wanted: Wanted,
 }
 
 impl Inward {
@@ -87,6 +90,7 @@ impl Inward {
             unflushed: false,
             ended: VecDeque::new(),
             is_reset_due: false,
+            wanted: Wanted::new(flows),
         }
     }
 
@@ -126,6 +130,7 @@ impl Inward {
     /// Continues with a reopened device.
     pub(crate) fn reopen(&mut self, key: Option<FlowKey>) {
         self.key = key;
+        self.wanted.reopen();
     }
 
     /// Takes the client of a path that has ended at `now`. Drops the messages that the device will not get; `queue` is
@@ -137,6 +142,7 @@ impl Inward {
         (now, patience, queue): (Time, Option<Duration>, usize),
         drops: &mut DropCounts,
     ) {
+        self.wanted.forget(number);
         let reason = match end {
             PathEnd::Replaced => "device gone",
             PathEnd::Left => HOST_LEFT,
@@ -169,16 +175,19 @@ impl Inward {
         drops: &mut DropCounts,
     ) -> PartnerResult<bool> {
         let mut again = self.forward_ended(device, (now, queue), drops)?;
-        for (number, client) in clients {
+        for (number, client) in clients.iter_mut() {
             let is_owner = self.owner == Some(*number);
             if is_owner && !self.ended.is_empty() {
                 continue;
             }
             let key = self.key.filter(|_| is_owner);
             let mut limit = BURST;
-            let forwarded = forward(client, device.as_mut(), key, (&mut self.unflushed, &mut limit))?;
+            let limits = (&mut self.unflushed, &mut limit);
+            let wanted = Some((&mut self.wanted, *number));
+            let forwarded = forward(client, device.as_mut(), key, limits, wanted)?;
             again |= forwarded == Forwarded::Burst;
         }
+        self.unflushed |= self.wanted.send(device.as_mut(), self.key, clients, now)?;
         self.flush(device)?;
         Ok(again)
     }
@@ -192,7 +201,7 @@ impl Inward {
         while let Some(first) = self.ended.front_mut() {
             if first.left > 0 && first.until.is_none_or(|until| now < until) {
                 let limits = (&mut self.unflushed, &mut first.left);
-                match forward(&mut first.client, device.as_mut(), self.key, limits)? {
+                match forward(&mut first.client, device.as_mut(), self.key, limits, None)? {
                     Forwarded::Burst => return Ok(true),
                     Forwarded::Full => return Ok(false),
                     Forwarded::All => {}
@@ -233,7 +242,8 @@ impl Inward {
             client.register(!waits_for_ended || self.owner != Some(*number), poller, wake);
         }
         wake.at(self.ended.front().and_then(|first| first.until));
-        let is_full = waits_for_ended || clients.values().any(Client::is_held);
+        let is_held = clients.values().any(Client::is_held);
+        let is_full = waits_for_ended || is_held || self.wanted.is_due(clients);
         if let Some(key) = self.key.filter(|_| is_full || self.unflushed) {
             let readiness = device.readiness(key, Direction::In);
             wake.add(poller, Readiness { now: readiness.now && is_full, ..readiness });
@@ -242,16 +252,23 @@ impl Inward {
 }
 
 /// Forwards the available messages of a client to this flow of the device; without one, drops them. Takes at most a burst, and at most
-/// `limit` messages, which it lowers.
+/// `limit` messages, which it lowers. `wanted` records the values of this client, which the hub sends itself.
 fn forward(
     client: &mut Client,
     device: &mut dyn Partner,
     key: Option<FlowKey>,
     (unflushed, limit): (&mut bool, &mut usize),
+    mut wanted: Option<(&mut Wanted, u16)>,
 ) -> PartnerResult<Forwarded> {
     for _ in 0..BURST.min(*limit) {
         *limit -= 1;
-        match (client.receive(), key) {
+        let mut incoming = client.receive();
+        if let (Incoming::Message(message), Some((wanted, number))) = (&mut incoming, wanted.as_mut())
+            && wanted.record(*number, message)
+        {
+            continue;
+        }
+        match (incoming, key) {
             (Incoming::Message(message), Some(key)) => match device.push(key, message) {
                 Ok(Pushed::Taken) => *unflushed = true,
                 Ok(Pushed::Full(message)) => {

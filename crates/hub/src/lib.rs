@@ -19,6 +19,7 @@ pub mod joint;
 pub mod origin;
 pub mod outlet;
 pub mod spread;
+mod wanted;
 
 pub use application::ApplicationChoice;
 pub use hub::{HubOptions, HubPolicy, HubStats};

@@ -55,8 +55,18 @@ fn every_host_learns_of_an_absence_also_one_that_joins_later() {
 
 /// A hub of a device that takes messages of a reliable flow, one at a time, and the other end of that device.
 fn slow_device() -> (Loop, Endpoint) {
-    let flow = |direction| FlowOffer { direction, format: Format::Bytes, class: FlowClass::Reliable };
-    let flows = vec![flow(FlowDirection::DeviceToApplication), flow(FlowDirection::ApplicationToDevice)];
+    device([(Format::Bytes, FlowClass::Reliable), (Format::Bytes, FlowClass::Reliable)])
+}
+
+fn camera() -> (Loop, Endpoint) {
+    device([(Format::Video, FlowClass::Timely), (Format::Controls, FlowClass::State)])
+}
+
+/// A hub of a device with these flows to the hosts and back, and the other end of that device.
+fn device(flows: [(Format, FlowClass); 2]) -> (Loop, Endpoint) {
+    let directions = [FlowDirection::DeviceToApplication, FlowDirection::ApplicationToDevice];
+    let flow = |(direction, (format, class))| FlowOffer { direction, format, class };
+    let flows = directions.into_iter().zip(flows).map(flow).collect();
     let shared = (Ring::new(1), Event::new().unwrap(), Arc::default());
     let hub = Loop::build(&HubPlan::copy(), None, flows, shared, Poller::new().unwrap());
     let mut hub = hub.unwrap_or_else(|problem| panic!("{problem}"));
@@ -78,11 +88,13 @@ fn join(hub: &mut Loop, number: u16, messages: &[&'static str]) -> Endpoint {
     let template =
         FlowTemplate { direction: Direction::In, format: Format::Bytes, class: FlowClass::Reliable };
     host.open(&template, &Attributes::default()).unwrap();
-    for text in messages {
-        let pushed = host.push(FlowKey::DEFAULT, Message::new(Time::ZERO, text.as_bytes()));
-        assert!(matches!(pushed, Ok(Pushed::Taken)));
-    }
+    messages.iter().for_each(|text| say(&mut host, text));
     host
+}
+
+fn say(host: &mut Endpoint, text: &'static str) {
+    let pushed = host.push(FlowKey::DEFAULT, Message::new(Time::ZERO, text.as_bytes()));
+    assert!(matches!(pushed, Ok(Pushed::Taken)));
 }
 
 /// Runs the hub until the device gets nothing more. Returns the messages of the device.
@@ -176,4 +188,57 @@ fn a_device_that_returns_gets_nothing_of_an_owner_that_left_meanwhile() {
     let mut behind = plug(&mut hub);
     assert_eq!(received(&mut hub, &mut behind), ["d"]);
     assert_eq!(hub.drops.counts.get("host left"), Some(&2));
+}
+
+/// The messages `Wanted` of the format `controls`.
+const NOBODY: &str = "\x01\x00";
+const SOMEBODY: &str = "\x01\x01";
+
+/// Otherwise the first host switches the camera off for the others.
+#[test]
+fn a_camera_is_on_while_one_of_its_hosts_wants_it() {
+    let (mut hub, mut behind) = camera();
+    hub.handle(Command::SetOwner(Some(1)));
+    let mut first = join(&mut hub, 1, &["brightness", NOBODY]);
+    assert_eq!(received(&mut hub, &mut behind), ["brightness", NOBODY]);
+    let mut second = join(&mut hub, 2, &["of another host"]);
+    assert_eq!(received(&mut hub, &mut behind), [SOMEBODY], "a host wants it until it says otherwise");
+    say(&mut second, NOBODY);
+    assert_eq!(received(&mut hub, &mut behind), [NOBODY]);
+    say(&mut second, SOMEBODY);
+    say(&mut first, SOMEBODY);
+    assert_eq!(received(&mut hub, &mut behind), [SOMEBODY]);
+    say(&mut first, NOBODY);
+    assert!(received(&mut hub, &mut behind).is_empty(), "the second host still wants it");
+    assert_eq!(hub.clients[&2].drops.counts.get("not the owner"), Some(&1), "its settings alone");
+}
+
+#[test]
+fn a_camera_is_wanted_by_the_hosts_that_are_left() {
+    let (mut hub, mut behind) = camera();
+    hub.handle(Command::SetOwner(Some(1)));
+    let first = join(&mut hub, 1, &[NOBODY]);
+    let second = join(&mut hub, 2, &[SOMEBODY]);
+    assert!(received(&mut hub, &mut behind).is_empty(), "it is on when it is opened");
+    drop(second);
+    hub.handle(Command::Leave(2));
+    assert_eq!(received(&mut hub, &mut behind), [NOBODY]);
+    // Such as an application without a flow back.
+    let _third = join(&mut hub, 3, &[]);
+    assert_eq!(received(&mut hub, &mut behind), [SOMEBODY]);
+    drop(first);
+    hub.handle(Command::Leave(1));
+    hub.handle(Command::SetOwner(Some(3)));
+    assert!(received(&mut hub, &mut behind).is_empty());
+}
+
+#[test]
+fn a_camera_that_returns_learns_that_nobody_wants_it() {
+    let (mut hub, mut behind) = camera();
+    let _host = join(&mut hub, 1, &[NOBODY]);
+    assert_eq!(received(&mut hub, &mut behind), [NOBODY]);
+    hub.lose_device(&PartnerError::Gone("unplugged".into()));
+    drop(behind);
+    let mut behind = plug(&mut hub);
+    assert_eq!(received(&mut hub, &mut behind), [NOBODY]);
 }
