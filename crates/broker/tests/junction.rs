@@ -146,7 +146,7 @@ fn a_host_that_does_not_read_delays_no_other() {
 #[test]
 fn a_silent_host_loses_a_reliable_flow_once_the_others_wait_for_it() {
     let device = Handle::new();
-    let policy = HubPolicy::Copy(HubOptions { queue: 4, ..HubOptions::default() });
+    let policy = HubPolicy::Copy(HubOptions { queue: Some(4), ..HubOptions::default() });
     let device_host = share(&device, FlowClass::Reliable, any(), policy);
     let relay = Relay::start(any(), device_host.address, "delay=1ms".parse().unwrap(), 5).unwrap();
     let (quick, dead) = (Handle::new(), Handle::new());
@@ -170,7 +170,7 @@ fn a_silent_host_loses_a_reliable_flow_once_the_others_wait_for_it() {
 fn a_host_that_does_not_read_loses_a_reliable_flow_after_the_patience_of_the_others() {
     let device = Handle::new();
     let patience = Duration::from_secs(2);
-    let policy = HubPolicy::Copy(HubOptions { queue: 4, patience, ..HubOptions::default() });
+    let policy = HubPolicy::Copy(HubOptions { queue: Some(4), patience, ..HubOptions::default() });
     let device_host = share(&device, FlowClass::Reliable, any(), policy);
     let (quick, idle) = (Handle::new(), Handle::new());
     let one = attach(device_host.address, &quick, None);

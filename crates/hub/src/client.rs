@@ -3,7 +3,7 @@
 use crate::endpoint::{Endpoint, Failure, Incoming};
 use contract::{
     Attributes, Ctl, Direction, Fill, FlowClass, FlowKey, FlowTemplate, Format, Message, Partner,
-    PartnerError, Pushed,
+    PartnerError, Pushed, Readiness,
 };
 use flow::types::Wake;
 use pipeline::DropCounts;
@@ -22,8 +22,8 @@ pub enum Pressure {
     DropNewest,
     /// It loses the oldest messages, which are worthless when late; they are counted as drops.
     DropOldest,
-    /// It loses everything until it has room, counted as drops, and then receives a snapshot of the
-    /// state.
+    /// It loses everything, counted as drops, until it has taken the older messages. Then it receives a snapshot of
+    /// the state. An earlier one would wait behind them, become old itself, and be sent to all other hosts, too.
     Resync,
 }
 
@@ -141,7 +141,7 @@ impl Client {
                 break;
             }
         }
-        if self.endpoint.take_snapshot_request() || self.is_lagging && !self.endpoint.is_full() {
+        if self.endpoint.take_snapshot_request() || self.is_lagging && self.endpoint.is_drained() {
             self.is_lagging = false;
             self.needs_snapshot = true;
         }
@@ -229,8 +229,11 @@ impl Client {
         if receives && !self.is_held() {
             wake.add(poller, self.endpoint.readiness(FlowKey::DEFAULT, Direction::Out));
         }
-        if self.is_blocked() || self.is_lagging && !self.endpoint.is_other_closed() {
-            wake.add(poller, self.endpoint.readiness(FlowKey::DEFAULT, Direction::In));
+        let room = self.endpoint.readiness(FlowKey::DEFAULT, Direction::In);
+        if self.is_blocked() {
+            wake.add(poller, room);
+        } else if self.is_lagging && !self.endpoint.is_other_closed() {
+            wake.add(poller, Readiness { now: self.endpoint.is_drained(), ..room });
         }
     }
 
@@ -256,12 +259,17 @@ mod tests {
     fn sleeps(client: &mut Client) -> bool {
         client.poll();
         while !matches!(client.receive(), Incoming::Nothing) {}
+        !is_woken(client)
+    }
+
+    /// Returns true if the thread of a junction that sleeps would wake up.
+    fn is_woken(client: &Client) -> bool {
         let (mut poller, mut wake) = (Poller::new().unwrap(), Wake::default());
         client.register(true, &mut poller, &mut wake);
         poller.wait(Some(Duration::ZERO)).unwrap();
         let (descriptor, _) =
             client.endpoint.readiness(FlowKey::DEFAULT, Direction::Out).descriptors[0].unwrap();
-        !wake.now && !poller.is_ready(descriptor)
+        wake.now || poller.is_ready(descriptor)
     }
 
     #[test]
@@ -275,6 +283,24 @@ mod tests {
         assert!(sleeps(&mut client) && client.has_ended());
         far.ctl(FlowKey::DEFAULT, Ctl::Snapshot).unwrap();
         assert!(sleeps(&mut client) && client.take_snapshot_request());
+    }
+
+    #[test]
+    fn a_slow_client_gets_a_snapshot_when_it_has_taken_everything_else() {
+        let (ours, far) = Endpoint::pair(2).unwrap();
+        let (mut client, mut far) = (Client::new(ours, FlowClass::State), far.open().unwrap());
+        for body in [1, 2, 3] {
+            client.deliver(Message::new(Time::ZERO, vec![body]), Pressure::Resync);
+        }
+        for _ in 0..2 {
+            assert!(sleeps(&mut client) && !client.take_snapshot_request());
+            assert!(matches!(far.receive(), Incoming::Message(_)));
+            assert!(is_woken(&client));
+        }
+        client.poll();
+        assert!(client.take_snapshot_request() && sleeps(&mut client));
+        client.deliver(Message::new(Time::ZERO, vec![4]), Pressure::Resync);
+        assert!(matches!(far.receive(), Incoming::Message(_)), "it receives again");
     }
 
     #[test]

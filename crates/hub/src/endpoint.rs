@@ -165,6 +165,12 @@ impl Endpoint {
         self.outbound.is_full()
     }
 
+    /// Returns true if the other side has taken every item. If not, it wakes this side when it takes the next one.
+    pub fn is_drained(&self) -> bool {
+        self.outbound.ring.request_room();
+        self.outbound.ring.len() == 0
+    }
+
     /// Returns the next item from the other side, in order.
     pub fn receive(&mut self) -> Incoming {
         match self.inbound.pop() {

@@ -40,6 +40,12 @@ use sys::poller::Poller;
 const COMMANDS_MAX: usize = 1024;
 /// Limit of hosts at one device.
 const WAYS_MAX: i64 = 64;
+/// Limit of messages that wait for each host, by default.
+const QUEUE: usize = 64;
+/// The same for pictures of a camera and for changes of a screen. A host does not read while it waits for its network; what
+/// waits in front of it becomes old, although the device has newer ones.
+const PICTURES: usize = 2;
+const CHANGES: usize = 8;
 
 /// Options of the policy `copy`.
 static OPTIONS: [OptionSpec; 4] = [
@@ -49,7 +55,12 @@ static OPTIONS: [OptionSpec; 4] = [
         "8",
         "hosts at once; a pair that divides the flow says it itself",
     ),
-    local("queue", OptionKind::Integer { min: 1, max: 65_536 }, "64", "messages that wait for each host"),
+    local(
+        "queue",
+        OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 65_536 }),
+        "auto",
+        "messages that wait for each host; auto: 2 pictures of a camera, 8 changes of a screen, 64 others",
+    ),
     local(
         "slow",
         OptionKind::Choice(&["wait", "drop"]),
@@ -81,8 +92,8 @@ pub enum HubPolicy {
 pub struct HubOptions {
     /// Limit of simultaneous hosts.
     pub ways: u16,
-    /// Limit of messages that wait for each host.
-    pub queue: usize,
+    /// Limit of messages that wait for each host; `None`: the one that suits the flow.
+    pub queue: Option<usize>,
     /// A host that is too slow for a reliable flow loses the newest messages; if false, the others wait.
     pub may_drop: bool,
     /// Timeout for a host that accepts no messages while the others wait for it; then it loses the
@@ -92,7 +103,20 @@ pub struct HubOptions {
 
 impl Default for HubOptions {
     fn default() -> Self {
-        HubOptions { ways: 8, queue: 64, may_drop: false, patience: Duration::from_secs(10) }
+        HubOptions { ways: 8, queue: None, may_drop: false, patience: Duration::from_secs(10) }
+    }
+}
+
+impl HubOptions {
+    /// Returns the limit of messages that wait for each host of a device with these flows.
+    fn queue_for(&self, flows: &[FlowOffer]) -> usize {
+        let outward = flows.iter().find(|flow| flow.direction == FlowDirection::DeviceToApplication);
+        let suitable = match outward.map(|flow| (&flow.format, flow.class)) {
+            Some((Format::Video, FlowClass::Timely)) => PICTURES,
+            Some((Format::Video, FlowClass::State)) => CHANGES,
+            _ => QUEUE,
+        };
+        self.queue.unwrap_or(suitable)
     }
 }
 
@@ -106,7 +130,7 @@ impl HubPolicy {
                 let options = check_options(&OPTIONS, Some(options))?;
                 Ok(HubPolicy::Copy(HubOptions {
                     ways: options.count("ways") as u16,
-                    queue: options.count("queue"),
+                    queue: (!options.is_auto("queue")).then(|| options.count("queue")),
                     may_drop: options.text("slow") == "drop",
                     patience: options.duration("patience"),
                 }))
@@ -241,6 +265,8 @@ enum Command {
 /// A broker's handle on a hub. Dropping it stops the hub and releases the device.
 pub struct Hub {
     options: HubOptions,
+    /// Limit of messages that wait for each host.
+    queue: usize,
     commands: Ring<Command>,
     wake: Event,
     published: Arc<Mutex<Published>>,
@@ -260,11 +286,12 @@ impl Hub {
         let wake = Event::new().map_err(failed)?;
         let published = Arc::<Mutex<Published>>::default();
         let (sender, result) = sync_channel(1);
+        let queue = plan.options.queue_for(flows);
         let (loop_plan, flows, poller) = (plan.clone(), flows.to_vec(), Poller::new().map_err(failed)?);
         let shared = (commands.clone(), wake.clone(), published.clone());
         let run = move || run(Loop::build(&loop_plan, origin, flows, shared, poller), &sender);
         let thread = std::thread::Builder::new().name(format!("hub {name}")).spawn(run).map_err(failed)?;
-        let hub = Hub { options: plan.options, commands, wake, published, thread: Some(thread) };
+        let hub = Hub { options: plan.options, queue, commands, wake, published, thread: Some(thread) };
         match result.recv() {
             Ok(Ok(())) => Ok(hub),
             Ok(Err(problem)) => Err(problem),
@@ -274,7 +301,7 @@ impl Hub {
 
     /// Creates a partner for the host with this number, which joins or gets the device back.
     pub fn join(&self, client: u16) -> Result<PartnerOrigin, String> {
-        let (ours, theirs) = Endpoint::pair(self.options.queue)
+        let (ours, theirs) = Endpoint::pair(self.queue)
             .map_err(|error| format!("an endpoint of the hub cannot be made: {error}"))?;
         self.send(Command::Join(client, Box::new(ours)));
         Ok(PartnerOrigin::Hub(theirs))
@@ -358,6 +385,8 @@ struct Loop {
     forward: Option<Spread>,
     inward: Inward,
     options: HubOptions,
+    /// Limit of messages that wait for each host.
+    queue: usize,
     clients: Clients,
     /// Drops of clients that left.
     drops: DropCounts,
@@ -405,6 +434,7 @@ impl Loop {
             outward: offer.map_or(FlowClass::Reliable, |offer| offer.class),
             has_state: offer.is_some_and(|offer| offer.format.has_state()),
             inward: Inward::new(keys.back, &flows),
+            queue: plan.options.queue_for(&flows),
             flows,
             forward,
             options: plan.options,
@@ -493,7 +523,7 @@ impl Loop {
         let Some(client) = self.clients.remove(&number) else { return };
         client.forget(&mut self.poller);
         let patience = self.device.is_some().then_some(self.options.patience);
-        let limits = (now(), patience, self.options.queue);
+        let limits = (now(), patience, self.queue);
         self.inward.end_path((number, client), end, limits, &mut self.drops);
     }
 
@@ -519,7 +549,7 @@ impl Loop {
             forget(&mut self.poller, device.as_ref());
         }
         self.release();
-        self.inward.handle_device_lost(self.options.queue, &mut self.drops);
+        self.inward.handle_device_lost(self.queue, &mut self.drops);
         self.absence = None;
         self.clients.values_mut().for_each(|client| client.fail(error));
     }
@@ -530,7 +560,7 @@ impl Loop {
         if let Some(forward) = self.forward.as_mut() {
             again |= forward.run(device.as_mut(), &mut self.clients, now())?;
         }
-        let limits = (now(), self.options.queue);
+        let limits = (now(), self.queue);
         again |= self.inward.run(device, &mut self.clients, limits, &mut self.drops)?;
         self.report_presence();
         Ok(again)

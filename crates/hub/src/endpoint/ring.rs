@@ -140,6 +140,11 @@ impl EndpointRing {
         self.load(TAIL).saturating_sub(head).min(self.capacity) as usize
     }
 
+    /// Asks the reader for a wakeup when it takes the next entry.
+    pub(super) fn request_room(&self) {
+        self.store(WANTS_ROOM, 1);
+    }
+
     pub(super) fn end(&self) {
         self.store(ENDED, 1);
     }
@@ -371,7 +376,7 @@ impl Producer {
         }
         if !self.has_room(bytes) {
             self.refused = Some(self.head);
-            self.ring.store(WANTS_ROOM, 1);
+            self.ring.request_room();
             return Err(item);
         }
         self.refused = None;

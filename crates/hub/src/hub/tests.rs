@@ -82,7 +82,7 @@ fn plug(hub: &mut Loop) -> Endpoint {
 
 /// Joins a host that writes these messages.
 fn join(hub: &mut Loop, number: u16, messages: &[&'static str]) -> Endpoint {
-    let (ours, far) = Endpoint::pair(8).unwrap();
+    let (ours, far) = Endpoint::pair(hub.queue).unwrap();
     hub.handle(Command::Join(number, Box::new(ours)));
     let mut host = far.open().unwrap();
     let template =
@@ -162,7 +162,7 @@ fn a_former_owner_that_goes_on_writing_keeps_nobody_waiting() {
     hub.handle(Command::Leave(1));
     hub.handle(Command::SetOwner(Some(2)));
     let _second = join(&mut hub, 2, &["d"]);
-    let is_next_served = (0..2 * hub.options.queue + 8).any(|_| {
+    let is_next_served = (0..2 * hub.queue + 8).any(|_| {
         let _ = first.push(FlowKey::DEFAULT, Message::new(Time::ZERO, b"x".as_slice()));
         hub.turn().unwrap();
         match behind.receive() {
@@ -241,4 +241,34 @@ fn a_camera_that_returns_learns_that_nobody_wants_it() {
     drop(behind);
     let mut behind = plug(&mut hub);
     assert_eq!(received(&mut hub, &mut behind), [NOBODY]);
+}
+
+/// While a host waits for its network, it does not read.
+#[test]
+fn a_host_that_reads_slowly_gets_recent_pictures() {
+    let (mut hub, mut behind) = camera();
+    let template = FlowTemplate { direction: Direction::In, format: Format::Video, class: FlowClass::Timely };
+    behind.open(&template, &Attributes::default()).unwrap();
+    let mut host = join(&mut hub, 1, &[]);
+    let mut ages = Vec::new();
+    for picture in 1..=60_u8 {
+        let pushed = behind.push(FlowKey::DEFAULT, Message::new(Time::ZERO, vec![picture]));
+        assert!(matches!(pushed, Ok(Pushed::Taken)));
+        hub.turn().unwrap();
+        if picture.is_multiple_of(10) {
+            let Incoming::Message(taken) = host.receive() else { panic!("no picture") };
+            ages.push(picture - taken.body.into_bytes()[0]);
+        }
+    }
+    assert_eq!(ages, [1; 6], "in pictures");
+}
+
+#[test]
+fn a_queue_that_the_user_sets_is_used_for_every_flow() {
+    let (hub, _) = camera();
+    let Ok(HubPolicy::Copy(set)) = HubPolicy::parse("copy,queue=64") else { panic!("it is a policy") };
+    assert_eq!((hub.queue, set.queue_for(&hub.flows)), (PICTURES, 64));
+    let (other, _) = slow_device();
+    let Ok(HubPolicy::Copy(default)) = HubPolicy::parse("copy") else { panic!("it is a policy") };
+    assert_eq!((other.queue, default.queue_for(&other.flows)), (QUEUE, QUEUE));
 }
