@@ -160,15 +160,25 @@ impl HubPlan {
         flows: &[FlowOffer],
     ) -> Result<Option<HubPlan>, String> {
         let plan = HubPlan::of_policy(policy, own)?;
-        // Its answers belong to one application. Without this error, the others would wait for ever.
-        if plan.is_some() && flows.iter().any(|flow| flow.format == Format::Block) {
-            return Err(
-                "a disk serves one host at a time: share it without `--hub` and without a pair that \
-                        divides its flow"
-                    .into(),
-            );
+        // Its answers belong to one application. Without this error, the others would wait for ever, or take the answers
+        // to the requests of another one for those to their own.
+        let fan = plan.as_ref().and_then(|plan| plan.fan.as_ref());
+        // Several paths to one application, which alone asks.
+        let is_joined = fan.is_some_and(|fan| fan.options.flag("join"));
+        let device = flows.iter().find_map(|flow| match (&flow.format, flow.direction) {
+            (Format::Block, _) => Some(("a disk", "")),
+            (Format::Hid, FlowDirection::ApplicationToDevice) if !is_joined => {
+                Some(("a whole HID device", ", or share its event node (`evdev`)"))
+            }
+            _ => None,
+        });
+        match device {
+            Some((device, other_way)) if plan.is_some() => Err(format!(
+                "{device} serves one host at a time: share it without `--hub` and without a pair that divides its \
+                 flow{other_way}"
+            )),
+            _ => Ok(plan),
         }
-        Ok(plan)
     }
 
     fn of_policy(policy: &HubPolicy, own: Option<&pipeline::Pipeline>) -> Result<Option<HubPlan>, String> {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::endpoint::Incoming;
 use contract::{Message, Pushed};
+use pipeline::{Origin, Pipeline};
 
 #[test]
 fn a_host_that_joins_a_reliable_flow_with_a_state_receives_the_state() {
@@ -271,4 +272,35 @@ fn a_queue_that_the_user_sets_is_used_for_every_flow() {
     let (other, _) = slow_device();
     let Ok(HubPolicy::Copy(default)) = HubPolicy::parse("copy") else { panic!("it is a policy") };
     assert_eq!((other.queue, default.queue_for(&other.flows)), (QUEUE, QUEUE));
+}
+
+/// Two hosts number their requests alike, and the device answers each request to both.
+#[test]
+fn a_device_that_answers_requests_has_no_hub() {
+    let flow = |direction, format| FlowOffer { direction, format, class: FlowClass::State };
+    let flows = |format: Format| {
+        [
+            flow(FlowDirection::DeviceToApplication, format.clone()),
+            flow(FlowDirection::ApplicationToDevice, format),
+        ]
+    };
+    let copy = HubPolicy::Copy(HubOptions::default());
+    let divides = Pipeline::parse("multiplex(join=false)", registry::pairs(), Origin::Local).unwrap();
+    for (format, device) in [(Format::Block, "a disk serves"), (Format::Hid, "a whole HID device serves")] {
+        for (policy, own) in [(&copy, None), (&HubPolicy::ByPipeline, Some(&divides))] {
+            let Err(problem) = HubPlan::decide(policy, own, &flows(format.clone())) else {
+                panic!("{format} has a hub")
+            };
+            assert!(problem.starts_with(device), "{problem}");
+        }
+        let alone = HubPlan::decide(&HubPolicy::ByPipeline, None, &flows(format));
+        assert!(alone.is_ok_and(|plan| plan.is_none()));
+    }
+    let joined = Pipeline::parse("multiplex", registry::pairs(), Origin::Local).unwrap();
+    let paths = HubPlan::decide(&HubPolicy::ByPipeline, Some(&joined), &flows(Format::Hid));
+    assert!(paths.is_ok_and(|plan| plan.is_some()), "they end at one host");
+    let reports_only = [flow(FlowDirection::DeviceToApplication, Format::Hid)];
+    for several in [&flows(Format::Evdev)[..], &reports_only[..]] {
+        assert!(HubPlan::decide(&copy, None, several).is_ok_and(|plan| plan.is_some()));
+    }
 }
