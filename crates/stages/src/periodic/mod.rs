@@ -62,7 +62,7 @@ impl Pair for Periodic {
 
 /// The message for the end of the period.
 enum Waiting {
-    /// The newest message replaces those before it.
+    /// The newest message replaces those before it. A motion of a 3D mouse takes over their time.
     Newest(Option<Message>),
     /// The format `evdev`: the sum of distances and the latest positions; time and attributes of the newest, if there is motion.
     Motion(Movement, Option<(Time, Attributes)>),
@@ -132,10 +132,14 @@ impl Source {
                 if is_button {
                     return Some(message);
                 }
-                if newest.replace(message).is_some() {
+                if let Some(replaced) = newest.take() {
+                    if self.has_buttons {
+                        add_time(&mut message, replaced);
+                    }
                     self.replaced += 1;
                     out.drop_counted(REPLACED, 1);
                 }
+                *newest = Some(message);
             }
             Waiting::Motion(movement, newest) => {
                 let update = movement.read(message.body.as_slice());
@@ -157,6 +161,18 @@ impl Source {
         }
         None
     }
+}
+
+/// Adds the time of a replaced motion of a 3D mouse to its successor. An application moves by axes times time, so without it
+/// the motion would be too slow.
+fn add_time(successor: &mut Message, mut replaced: Message) {
+    let (Ok(motion::Update::Motion(motion)), Ok(motion::Update::Motion(replaced))) =
+        (motion::Update::parse(successor.body.as_slice()), motion::Update::parse(replaced.body.as_slice()))
+    else {
+        return;
+    };
+    let period_us = motion.period_us.saturating_add(replaced.period_us);
+    successor.body = motion::Motion { period_us, ..motion }.to_array().to_vec().into();
 }
 
 impl Stage for Source {

@@ -77,6 +77,25 @@ fn buttons_do_not_wait_and_are_not_replaced() {
 }
 
 #[test]
+fn a_replaced_motion_leaves_its_time_to_its_successor() {
+    let motion = |x, period_us| Update::Motion(Motion { axes: [x, 0, 0, 0, 0, 0], period_us });
+    let mut run =
+        TwoHalves::new(&Periodic, &[("period", "100ms")], &Format::Motion, steady(Duration::ZERO), 1);
+    for period_us in [0].into_iter().chain([8000; 12]) {
+        run.push(Message::new(run.now, motion(100, period_us).to_bytes()));
+        run.run_until(run.now.after(Duration::from_millis(8)));
+    }
+    for period_us in [u32::MAX, 8000] {
+        run.push(Message::new(run.now, motion(7, period_us).to_bytes()));
+    }
+    run.run_until(Time::from_millis(2000));
+    let received: Vec<_> = run.received.iter().map(|(_, m)| m.body.clone().into_bytes().to_vec()).collect();
+    let expected = [motion(100, 0), motion(100, 12 * 8000), motion(7, u32::MAX)];
+    assert_eq!(received, expected.map(|update| update.to_bytes()));
+    assert_eq!(run.figure(contract::Half::Source, "replaced"), 12.0);
+}
+
+#[test]
 fn keys_do_not_wait_and_the_pointer_ends_at_the_same_place() {
     use evdev::code::{EV_KEY, EV_REL};
     use evdev::{Event, Update::Frame};
