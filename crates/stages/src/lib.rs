@@ -154,6 +154,24 @@ mod tests {
     }
 
     #[test]
+    fn documentation_names_the_formats_of_every_pair() {
+        let page = include_str!("../../../docs/reference/pairs.md");
+        for pair in PAIRS {
+            let (name, options) = (pair.name(), Options::defaults(pair.options()).unwrap());
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            let cell = row.and_then(|row| row.split('|').nth(3)).expect("a row with formats").trim();
+            let named: BTreeSet<&str> = cell.split('`').skip(1).step_by(2).collect();
+            let takes_any = cell.starts_with("any");
+            for word in Format::names() {
+                let is_taken = pair.accept(&Format::from_name(word).unwrap(), &options).is_ok();
+                assert_eq!(is_taken, takes_any != named.contains(word), "pairs.md: `{name}` and `{word}`");
+                let is_in_doc = pair.entry().doc.contains(&format!("`{word}`"));
+                assert!(is_taken || !takes_any || is_in_doc, "{name}: its doc.md does not refuse `{word}`");
+            }
+        }
+    }
+
+    #[test]
     fn a_peer_may_propose_all_pairs_in_one_pipeline() {
         let takes_any = |pair: &&&dyn Pair| {
             let options = Options::defaults(pair.options()).unwrap();

@@ -363,3 +363,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn its_documentation_names_the_formats_that_wait() {
+    let (options, doc) = (options(&Buffer, &[]), Buffer.entry().doc);
+    let row = doc.lines().find(|line| line.starts_with("| `full` |")).unwrap();
+    for name in Format::names() {
+        let waits = super::applies_backpressure(&options, &Format::from_name(name).unwrap());
+        assert_eq!(row.contains(&format!("`{name}`")), waits, "{name}");
+    }
+}

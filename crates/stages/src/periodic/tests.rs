@@ -54,7 +54,9 @@ fn a_message_is_held_until_the_end_of_the_period() {
 #[test]
 fn formats_that_need_every_message_are_refused() {
     let options = options(&Periodic, &[]);
-    for needs_all in [Format::Midi, Format::Serial, Format::Viewer, Format::Controls, Format::Block] {
+    for needs_all in
+        [Format::Midi, Format::Serial, Format::Viewer, Format::Controls, Format::Hid, Format::Block]
+    {
         assert!(Periodic.accept(&needs_all, &options).is_err(), "{needs_all:?}");
     }
     assert_eq!(Periodic.accept(&Format::Motion, &options), Ok(Format::Motion));
