@@ -224,9 +224,16 @@ impl ApplicationHost {
             }
             Ok(())
         });
-        let is_refused = matches!(went_on, Err(ServiceError::Peer(_)));
-        self.refused_since = is_refused.then(|| self.refused_since.unwrap_or_else(now));
-        if self.refused_since.is_some_and(|since| now().since(since) < REFUSAL_MAX) {
+        match &went_on {
+            Ok(()) => self.refused_since = None,
+            Err(ServiceError::Peer(_)) => {
+                self.refused_since.get_or_insert_with(now);
+            }
+            // The former address may not answer while the new one refuses.
+            Err(_) => {}
+        }
+        let passes = |since: Time| now().since(since) < REFUSAL_MAX;
+        if matches!(went_on, Err(ServiceError::Peer(_))) && self.refused_since.is_some_and(passes) {
             self.redial_at = now().after(REFUSAL_INTERVAL);
             return Ok(());
         }

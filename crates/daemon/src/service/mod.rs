@@ -37,6 +37,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
 use sys::activation::Passed;
 use sys::event::Event as Wake;
@@ -46,6 +47,10 @@ use sys::stop::Stop;
 use sys::uevent::Uevents;
 use trust::Trust;
 use unit::{Report, ThreadProgress, Unit, UnitContext, Words};
+
+/// Time before the end of a start that is refused. A packet that arrives later starts the service again, and systemd gives up a
+/// socket with 20 starts in 2 s.
+const REFUSED_START: Duration = Duration::from_secs(1);
 
 /// Timeout of each shutdown step.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -115,6 +120,9 @@ impl Supervisor {
         let copies = copies.map_err(|error| ServiceError::os("starting", error))?;
         let started = Supervisor::start_entries(source, metrics, passed, emit);
         if matches!(started, Err(ServiceError::Usage(_))) {
+            if !copies.is_empty() {
+                thread::sleep(REFUSED_START);
+            }
             manager::discard_waiting(&copies);
         }
         started

@@ -21,7 +21,9 @@ const RECORDS_MAX: usize = 8192;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 /// A reliable program carries what it has taken. A copy is needed only if the other host had no room for the record.
 const RELIABLE_WAIT: Duration = Duration::from_secs(15);
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const RELIABLE_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a program that may lose messages, unless the first is longer: the session repeats as often.
+const LOSSY_WAIT_MAX: Duration = Duration::from_secs(2);
 const DOUBLINGS_MAX: u32 = 16;
 /// The wait for a program that may lose messages, in times that an answer takes.
 const ANSWERS: u32 = 4;
@@ -54,7 +56,9 @@ impl Given {
     /// Returns whether a copy of this record is to be ignored now.
     pub(super) fn is_under_way(&self, id: &RecordId, first_wait: Duration, now: Time) -> bool {
         let Some(record) = self.records.get(id) else { return false };
-        let wait = first_wait.saturating_mul(1 << record.copies.min(DOUBLINGS_MAX)).min(WAIT_MAX);
+        let wait_max =
+            if first_wait >= RELIABLE_WAIT { RELIABLE_WAIT_MAX } else { first_wait.max(LOSSY_WAIT_MAX) };
+        let wait = first_wait.saturating_mul(1 << record.copies.min(DOUBLINGS_MAX)).min(wait_max);
         record.written.is_none_or(|written| now < written.after(wait))
     }
 
@@ -108,7 +112,7 @@ mod tests {
         assert_eq!(carried(true, 1, 10_000), [0]);
         assert_eq!(carried(true, 1, 50_000), [0, 15_000, 45_000]);
         assert_eq!(carried(false, 1, 2000), [0, 100, 300, 700, 1500]);
-        assert_eq!(carried(false, 200, 3000), [0, 800, 2400]);
+        assert_eq!(carried(false, 200, 7000), [0, 800, 2400, 4400, 6400]);
     }
 
     #[test]

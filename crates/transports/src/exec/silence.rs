@@ -48,7 +48,7 @@ pub(super) struct Silence {
     state: State,
     /// Time of the next answer that no probe has asked for.
     answer_at: Time,
-    /// Shortest recent time from a record or a probe to the next sign of the other host.
+    /// Shortest recent time from a record or a probe to the next sign of the other host, less the longest interval.
     answer: Option<Duration>,
     /// Something has arrived: until then, the programs may still search for each other.
     has_begun: bool,
@@ -76,7 +76,9 @@ impl Silence {
         {
             // A path that has become longer shows slowly, a lost message hardly at all.
             let grown = self.answer.map_or(Duration::MAX, |answer| answer.saturating_mul(9) / 8);
-            self.answer = Some(now.since(since).clamp(ANSWER_MIN, grown.max(ANSWER_MIN)));
+            // An answer that no probe has asked for comes up to an interval after the record.
+            let took = now.since(since).saturating_sub(INTERVAL_MAX);
+            self.answer = Some(took.clamp(ANSWER_MIN, grown.max(ANSWER_MIN)));
         }
     }
 
@@ -149,7 +151,7 @@ mod tests {
     fn the_time_of_an_answer_is_the_shortest_recent_one() {
         let ms = Duration::from_millis;
         let (mut silence, mut now) = (Silence::new(SECOND * 15, Time(7)), Time(7));
-        for (waited, expected) in [(5000, 1), (800, 800), (130, 130), (130, 130), (3000, 146)] {
+        for (waited, expected) in [(5000, 1), (1300, 800), (630, 130), (630, 130), (3000, 146), (490, 1)] {
             silence.handle_sent(now);
             now = now.after(ms(waited));
             silence.handle_received(now);
