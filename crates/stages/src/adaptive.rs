@@ -116,7 +116,8 @@ impl AdaptiveDelay {
         self.since_evaluation += 1;
         // An outage that is longer than the window leaves one sample, the message that it held: the messages behind that one must
         // not wait as long.
-        let is_excessive = shift.is_some_and(|shift| shift.saturating_sub(transit) > STEP_NS);
+        let are_few = self.samples.len() <= INTERVAL as usize;
+        let is_excessive = are_few && shift.is_some_and(|shift| shift.saturating_sub(transit) > STEP_NS);
         if is_late || is_excessive || self.since_evaluation >= INTERVAL {
             self.since_evaluation = 0;
             self.evaluate();

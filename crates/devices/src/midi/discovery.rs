@@ -220,8 +220,8 @@ fn choose_again<'a>(all: &'a [Found], target: &str, known: &Facts) -> Option<&'a
         let is_there = !is_held || found.port.address == known.address;
         !found.is_ours() && is_there && (has_names(found) || has_names_of_program(found))
     };
-    let same: Vec<&Found> = all.iter().filter(is_same).collect();
-    same.iter().find(|found| found.port.address == known.address).or(same.first()).copied()
+    let same = all.iter().filter(is_same);
+    same.min_by_key(|found| (!has_names(found), found.port.address != known.address))
 }
 
 /// Finds a known raw device again, at its path only: another device of the same model has its name.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use zbus::message::Type;
+use zbus::message::{Flags, Type};
 use zbus::{
     Connection, DynamicType, MatchRule, Message, MessageStream, OwnedObjectPath, OwnedVariant, Variant,
     block_on,
@@ -139,9 +139,27 @@ pub(super) struct Bus {
     connection: Connection,
     signals: Receiver<Signal>,
     session: Option<OwnedObjectPath>,
-    /// The request that keeps the desktop from becoming idle.
-    inhibition: Option<OwnedObjectPath>,
     tokens: u32,
+}
+
+/// Keeps the desktop from becoming idle.
+#[derive(Debug)]
+pub(super) struct Inhibition {
+    connection: Connection,
+    request: OwnedObjectPath,
+}
+
+impl Drop for Inhibition {
+    fn drop(&mut self) {
+        // No reply is awaited: this may be the thread that receives the portal's signals.
+        let close = Message::method_call(self.request.as_str(), "Close")
+            .destination(DESTINATION)
+            .interface(REQUEST)
+            .with_flags(Flags::NO_REPLY_EXPECTED)
+            .build(&());
+        // Without a connection, the portal has ended it.
+        let _ = close.and_then(|close| block_on(self.connection.send(&close)));
+    }
 }
 
 /// Sends input of a granted session. It may be used by another thread than [`Bus`].
@@ -217,7 +235,7 @@ impl Bus {
             .name("portal-signals".into())
             .spawn(move || receive(stream, sender, on_closed));
         spawned.map_err(|error| os("starting the thread for the portal's signals".into(), error, None))?;
-        Ok(Bus { connection, signals, session: None, inhibition: None, tokens: 0 })
+        Ok(Bus { connection, signals, session: None, tokens: 0 })
     }
 
     fn call<B: Serialize + DynamicType>(
@@ -377,31 +395,30 @@ impl Bus {
         Some(Input { connection: self.connection.clone(), session, node, compositor })
     }
 
-    /// Keeps the desktop from becoming idle until [`Bus::close`]. Asks nobody.
-    pub(super) fn inhibit_idle(&mut self) {
+    /// Keeps the desktop from becoming idle while the result lives. Asks nobody.
+    pub(super) fn inhibit_idle(&mut self) -> Option<Inhibition> {
         self.tokens += 1;
         let token = format!("outboard{}", self.tokens);
         let options =
             Options::from([("handle_token", token.into()), ("reason", "the desktop is shared".into())]);
-        let reply = self.call(INHIBIT, "Inhibit", &("", IDLE, options));
         // A desktop without this portal becomes idle.
-        self.inhibition = reply.ok().and_then(|reply| reply.body().deserialize().ok());
+        let reply = self.call(INHIBIT, "Inhibit", &("", IDLE, options)).ok()?;
+        let request = reply.body().deserialize().ok()?;
+        Some(Inhibition { connection: self.connection.clone(), request })
     }
 
-    /// Ends the session and the inhibition: the desktop shows that nothing is shared any more.
+    /// Ends the session: the desktop shows that nothing is shared any more.
     pub(super) fn close(&self) {
-        for (object, interface) in [(&self.session, SESSION), (&self.inhibition, REQUEST)] {
-            let Some(object) = object else { continue };
-            let close = self.connection.call_method(
-                Some(DESTINATION),
-                object.as_str(),
-                Some(interface),
-                "Close",
-                &(),
-            );
-            // An object that is gone needs no end.
-            let _ = block_on(close);
-        }
+        let Some(session) = &self.session else { return };
+        let close = self.connection.call_method(
+            Some(DESTINATION),
+            session.as_str(),
+            Some(SESSION),
+            "Close",
+            &(),
+        );
+        // A session that is gone needs no end.
+        let _ = block_on(close);
     }
 }
 

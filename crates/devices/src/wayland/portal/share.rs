@@ -10,7 +10,7 @@
 //! connection, and one with a session can ask for anything that the portal offers. A worker that is killed, and a peer that
 //! leaves, end no session: the user is not asked again while the device is shared.
 
-use super::bus::{Bus, Granted, Input, Offers, Patience, Wish};
+use super::bus::{Bus, Granted, Inhibition, Input, Offers, Patience, Wish};
 use super::cast::{self, Cast, CastOrder};
 use super::memory::{End, Frames, Word};
 use super::order::{ORDER_BYTES_MAX, Order};
@@ -66,6 +66,7 @@ struct Inner {
     end: Option<End>,
     user: Option<Arc<Use>>,
     orders: Option<Sender<CastOrder>>,
+    inhibition: Option<Inhibition>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -92,6 +93,17 @@ impl ShareState {
         }
         // Without a receiver, the stream has ended before.
         let _ = inner.orders.take().map(|orders| orders.send(CastOrder::Stop));
+        let inhibition = inner.inhibition.take();
+        drop(inner);
+        drop(inhibition);
+    }
+
+    /// Keeps the desktop from becoming idle until the end.
+    fn keep(&self, inhibition: Option<Inhibition>) {
+        let mut inner = self.lock();
+        if inner.end.is_none() {
+            inner.inhibition = inhibition;
+        }
     }
 
     /// Returns why the share has ended, if it has.
@@ -143,7 +155,7 @@ impl Share {
         state.lock().orders = Some(orders);
         let compositor = bus.compositor();
         if compositor.ends_shares_when_locked() {
-            bus.inhibit_idle();
+            state.keep(bus.inhibit_idle());
         }
         let input = if wish.is_view_only { None } else { bus.input(node, compositor) };
         let share = Share { bus, state: state.clone(), input, monitor: Monitor { compositor, size } };
