@@ -166,8 +166,28 @@ impl Connection {
         self.place.append_data(entry.data_at, entry.data_bytes(), into);
     }
 
-    /// Receives what the client has sent. Calls `complete` with each complete request: entry, number.
-    pub(super) fn receive(&mut self, geometry: &Geometry, mut complete: impl FnMut(usize, u64)) {
+    /// Sends replies and receives requests as far as it can. Calls `complete` with each complete request: entry, number.
+    pub(super) fn proceed(&mut self, geometry: &Geometry, mut complete: impl FnMut(usize, u64)) {
+        loop {
+            self.flush();
+            self.receive(geometry, &mut complete);
+            // The reply to an option, and those that the client has made room for meanwhile.
+            self.flush();
+            if !self.has_room_for_header() {
+                return;
+            }
+        }
+    }
+
+    /// Returns true if the complete header that waited for room has it now. No event of the socket says so.
+    fn has_room_for_header(&self) -> bool {
+        let is_waiting = self.record.input == Input::Header && self.record.filled == REQUEST_BYTES;
+        let fits = |request: Request| self.requests.fits(request);
+        is_waiting && !self.is_broken && Request::parse(&self.place.header()).is_ok_and(fits)
+    }
+
+    /// Receives what the client has sent.
+    fn receive(&mut self, geometry: &Geometry, mut complete: impl FnMut(usize, u64)) {
         for _ in 0..REQUESTS_AT_ONCE {
             let (into, needed) = match self.record.input {
                 Input::Negotiation(state) => (Into::Ring(self.record.filled), state.needs()),
@@ -328,7 +348,7 @@ impl Connection {
     }
 
     /// Writes replies to the pipe, and the pipe to the client, as far as there is room.
-    pub(super) fn flush(&mut self) {
+    fn flush(&mut self) {
         while !self.is_broken && self.begin_reply() {
             if !self.fill_pipe() {
                 return;
@@ -496,4 +516,93 @@ fn restore(place: &Place, descriptors: &Descriptors) -> Result<Restored, Corrupt
     place.save_output(&output);
     place.save_input(&record);
     Ok((record, Requests::restore(saved).ok_or(Corrupt)?, output, fill))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::{MEMORY_BYTES, map};
+    use super::*;
+    use rustix::net::sockopt::set_socket_send_buffer_size;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use wire::formats::block::Abilities;
+    use wire::nbd::{ClientNegotiation, ClientStep};
+
+    /// More than a pipe has room for, and less than a pipe and a socket.
+    const READ_BYTES: u32 = 100 << 10;
+    /// The ring has room for one of these.
+    const WRITE_BYTES: u32 = 20 << 20;
+
+    fn geometry() -> Geometry {
+        let abilities = Abilities { flush: true, ..Abilities::default() };
+        Geometry { size_bytes: 1 << 30, block_bytes: 1, preferred_bytes: 4096, abilities }
+    }
+
+    /// Returns a connection whose client has negotiated, the client, and another handle of the connection's socket.
+    fn connected() -> (Connection, UnixStream, UnixStream) {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        set_socket_send_buffer_size(&ours, 1 << 20).unwrap();
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let memory = map(sys::memory::create("nbd", MEMORY_BYTES).unwrap()).unwrap();
+        let descriptors = Descriptors { socket: ours.try_clone().unwrap().into(), pipe: [read, write] };
+        let mut connection = Connection::new(1, descriptors, Place::new(memory, 0));
+        let mut negotiation = ClientNegotiation::new("");
+        loop {
+            connection.proceed(&geometry(), |_, _| {});
+            let mut input = vec![0; negotiation.needs()];
+            client.read_exact(&mut input).unwrap();
+            match negotiation.take(&input).unwrap() {
+                ClientStep::Send(output) => client.write_all(&output).unwrap(),
+                ClientStep::Done { .. } => break,
+            }
+        }
+        client.set_nonblocking(true).unwrap();
+        (connection, client, ours)
+    }
+
+    fn header(command: Command, length: u32) -> [u8; REQUEST_BYTES] {
+        let (force, keep_space, has_unknown_flags, cookie, offset) = (false, false, false, 7, 0);
+        let asked = Asked::Do(command);
+        Request { asked, force, keep_space, has_unknown_flags, cookie, offset, length }.to_bytes()
+    }
+
+    /// Sends a request while the connection receives. Returns its entry and its number.
+    fn ask(connection: &mut Connection, client: &mut UnixStream, bytes: &[u8]) -> (usize, u64) {
+        let (mut left, mut completed) = (bytes, None);
+        while completed.is_none() {
+            match client.write(left) {
+                Ok(count) => left = &left[count..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("writing: {error}"),
+            }
+            connection.proceed(&geometry(), |entry, sequence| completed = Some((entry, sequence)));
+        }
+        completed.unwrap()
+    }
+
+    #[test]
+    fn a_header_that_waits_for_room_is_handled_when_the_replies_before_it_leave_late() {
+        let (mut connection, mut client, mut ours) = connected();
+        let read = ask(&mut connection, &mut client, &header(Command::Read, READ_BYTES));
+        let mut bytes = header(Command::Write, WRITE_BYTES).to_vec();
+        bytes.resize(REQUEST_BYTES + WRITE_BYTES as usize, 7);
+        let write = ask(&mut connection, &mut client, &bytes);
+        // The client reads nothing, so the replies stay here.
+        while ours.write(&[0; 4096]).is_ok() {}
+        assert!(connection.answer(read.0, read.1, Ok(Body::from(vec![0; READ_BYTES as usize]))));
+        assert!(connection.answer(write.0, write.1, Ok(Body::new())));
+        let next = [header(Command::Flush, 0), header(Command::Write, WRITE_BYTES)].concat();
+        assert_eq!(client.write(&next).unwrap(), next.len());
+        // The client reads after the connection has found the socket full, and before it finds no room for the second write.
+        let mut flushes = 0;
+        connection.proceed(&geometry(), |_, _| {
+            flushes += 1;
+            while client.read(&mut [0; 1 << 16]).is_ok_and(|count| count > 0) {}
+        });
+        assert_eq!(flushes, 1);
+        assert!(!connection.wants_output(), "all replies have left");
+        assert!(connection.wants_input(), "nothing would wake the connection again");
+    }
 }

@@ -116,6 +116,12 @@ impl Requests {
         self.entries.iter().enumerate().filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }
 
+    /// Returns true if there is room for a request and its data.
+    pub(super) fn fits(&self, request: nbd::Request) -> bool {
+        let data_bytes = Entry { sequence: 0, request, data_at: 0 }.data_bytes();
+        !self.free.is_empty() && (data_bytes == 0 || self.find(data_bytes).is_some())
+    }
+
     /// Adds a request. `None` if there is no room yet for it or its data.
     pub(super) fn add(&mut self, sequence: u64, request: nbd::Request) -> Option<(usize, Entry)> {
         let mut entry = Entry { sequence, request, data_at: 0 };

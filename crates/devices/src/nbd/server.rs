@@ -186,16 +186,13 @@ impl Server {
         client.is_changed = false;
         let (connection, due, counts) = (&mut client.connection, &mut self.due, &mut self.counts);
         let id = connection.id;
-        connection.flush();
         let is_open = self.state == State::Open;
-        connection.receive(&self.geometry, |entry, sequence| {
+        connection.proceed(&self.geometry, |entry, sequence| {
             counts.requests += 1;
             if is_open {
                 due.push_back(Due { client: place, id, entry, sequence });
             }
         });
-        // The reply to an option.
-        connection.flush();
         if connection.is_over() {
             let packet = [&[CLOSED, place as u8][..], &id.to_le_bytes()].concat();
             // It fails when the broker is gone, and with it the connection.
