@@ -27,7 +27,7 @@ use wire::scsi::{self, Cdb, Sense, SenseKey};
 const ROUNDS_MAX: u32 = 16;
 const LOGIN_TEXT_BYTES_MAX: usize = 64 << 10;
 /// The most pings whose answers may wait to be sent.
-const PINGS_MAX: u32 = 64;
+const PINGS_MAX: usize = 64;
 /// The first number of a command.
 const FIRST_COMMAND: u32 = 1;
 /// The event that concerns the unit. Its next command reports it as well.
@@ -106,8 +106,10 @@ pub(super) struct IscsiSession {
     tasks_max: usize,
     /// The target is busy, and has no task of this session.
     is_paused: bool,
-    /// Pings that were answered since all bytes were sent.
-    pings: u32,
+    /// Bytes of all its output.
+    put_bytes: u64,
+    /// The ends in its output of the answers to pings that were not sent.
+    pongs: VecDeque<u64>,
 }
 
 impl IscsiSession {
@@ -131,7 +133,8 @@ impl IscsiSession {
             waiting: VecDeque::new(),
             tasks_max: usize::MAX,
             is_paused: false,
-            pings: 0,
+            put_bytes: 0,
+            pongs: VecDeque::new(),
         }
     }
 
@@ -149,16 +152,17 @@ impl IscsiSession {
         self
     }
 
-    fn put(&self, pdu: ToTarget<'_>, data: Body, output: &mut Body) {
+    fn put(&mut self, pdu: ToTarget<'_>, data: Body, output: &mut Body) {
         output.push(Bytes::copy_from_slice(&pdu.to_bytes(self.numbers)));
         let padding = padded(data.len()) - data.len();
+        self.put_bytes += (HEADER_BYTES + padded(data.len())) as u64;
         output.append(data);
         if padding > 0 {
             output.push(Bytes::from_static(&ZEROES[..padding]));
         }
     }
 
-    fn put_login(&self, text: Vec<u8>, is_final: bool, output: &mut Body) {
+    fn put_login(&mut self, text: Vec<u8>, is_final: bool, output: &mut Body) {
         let login = ToTarget::Login { isid: self.isid, is_final, text_bytes: text.len() };
         self.put(login, Body::from(text), output);
     }
@@ -229,7 +233,7 @@ impl IscsiSession {
     }
 
     /// Sends the next `length` bytes of a write.
-    fn put_data(&self, tag: u32, task: &mut Task, transfer_tag: u32, length: u32, output: &mut Body) {
+    fn put_data(&mut self, tag: u32, task: &mut Task, transfer_tag: u32, length: u32, output: &mut Body) {
         let end = task.done_bytes + length;
         let mut number = 0;
         while task.done_bytes < end {
@@ -343,11 +347,11 @@ impl IscsiSession {
         if transfer_tag == NO_TAG {
             return Ok(());
         }
-        self.pings += 1;
-        if self.pings > PINGS_MAX {
+        if self.pongs.len() == PINGS_MAX {
             return Err(format!("the target pings {PINGS_MAX} times and accepts no answer"));
         }
         self.put(ToTarget::Pong { lun, transfer_tag }, Body::new(), output);
+        self.pongs.push_back(self.put_bytes);
         Ok(())
     }
 
@@ -563,7 +567,10 @@ impl Session for IscsiSession {
         Ok(reply)
     }
 
-    fn handle_sent(&mut self) {
-        self.pings = 0;
+    fn handle_sent(&mut self, left: usize) {
+        let sent = self.put_bytes.saturating_sub(left as u64);
+        while self.pongs.front().is_some_and(|end| *end <= sent) {
+            self.pongs.pop_front();
+        }
     }
 }

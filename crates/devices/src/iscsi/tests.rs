@@ -493,6 +493,23 @@ fn a_ping_is_answered() {
     assert_eq!((&pong[16..20], &pong[20..24]), (&[0xff; 4][..], &[1, 2, 3, 4][..]));
 }
 
+#[test]
+fn a_ping_whose_answer_was_sent_does_not_count() {
+    let mut pair = Pair::opened(TERMS);
+    let ping = header(0x20, &[(16, &[0xff; 4]), (20, &[0, 0, 0, 1])]);
+    for number in 0..1000 {
+        let mut output = Body::new();
+        pair.session.handle_header(&ping, &mut output).unwrap_or_else(|ended| panic!("{number}: {ended:?}"));
+        // A long write keeps the output from ever being empty.
+        pair.session.handle_sent(output.len() - 1);
+    }
+    for _ in 0..63 {
+        pair.session.handle_header(&ping, &mut Body::new()).unwrap();
+    }
+    let ended = pair.session.handle_header(&ping, &mut Body::new()).unwrap_err();
+    assert!(ended.reason.contains("accepts no answer"), "{ended:?}");
+}
+
 /// Lets the target send a ping that needs no answer: it tells the window.
 fn tell_window(pair: &mut Pair) {
     let mut ping = [0; 48];

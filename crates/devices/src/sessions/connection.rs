@@ -63,6 +63,7 @@ pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     session: Box<dyn Session>,
     output: VecDeque<Bytes>,
+    output_bytes: usize,
     input: BytesMut,
     /// The socket may accept bytes, or have some.
     may_send: bool,
@@ -81,21 +82,29 @@ impl Connection {
     pub(super) fn new(name: u64, slot: u32, socket: OwnedFd, mut session: Box<dyn Session>) -> Connection {
         let mut first = Body::new();
         session.begin(&mut first);
-        let (output, input) = (first.shares().collect(), BytesMut::new());
-        Connection {
+        let mut connection = Connection {
             name,
             slot,
             socket,
             session,
-            output,
-            input,
+            output: VecDeque::new(),
+            output_bytes: 0,
+            input: BytesMut::new(),
             may_send: true,
             may_receive: true,
             has_replied: false,
             resume_at: None,
             silence: Silence::default(),
             is_silent: false,
-        }
+        };
+        connection.put(&first);
+        connection
+    }
+
+    /// Appends bytes to send.
+    fn put(&mut self, bytes: &Body) {
+        self.output_bytes += bytes.len();
+        self.output.extend(bytes.shares());
     }
 
     /// The socket has changed: it has room, or bytes.
@@ -132,7 +141,7 @@ impl Connection {
             Some(_) => {
                 let mut output = Body::new();
                 self.session.resume(&mut output);
-                self.output.extend(output.shares());
+                self.put(&output);
                 self.resume_at = None;
             }
         }
@@ -155,14 +164,14 @@ impl Connection {
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {
         let mut output = Body::new();
         self.session.submit(&order, data, &mut output);
-        self.output.extend(output.shares());
+        self.put(&output);
     }
 
     /// Ends the session in order, without waiting.
     pub(super) fn end(mut self) {
         let mut output = Body::new();
         self.session.end(&mut output);
-        self.output.extend(output.shares());
+        self.put(&output);
         let _ = self.send();
         // Copies of the descriptor may exist in another process.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -184,13 +193,12 @@ impl Connection {
                 Err(error) => return Err(Loss::of(&error)),
             }
         }
-        if self.output.is_empty() {
-            self.session.handle_sent();
-        }
+        self.session.handle_sent(self.output_bytes);
         Ok(())
     }
 
     fn handle_sent(&mut self, mut sent: usize) {
+        self.output_bytes -= sent;
         while let Some(piece) = self.output.front_mut() {
             if sent < piece.len() {
                 piece.advance(sent);
@@ -265,7 +273,7 @@ impl Connection {
         output: &Body,
         schedule: &mut Schedule,
     ) -> Result<(), Loss> {
-        self.output.extend(output.shares());
+        self.put(output);
         match reply.map_err(|Ended { reason, order }| Loss::Refused { reason, order })? {
             None => Ok(()),
             // Another session, or a later one, can do it.

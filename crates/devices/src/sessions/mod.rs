@@ -159,6 +159,8 @@ pub(crate) trait Session: Send {
         let _ = output;
     }
 
-    /// Handles that all its bytes were sent.
-    fn handle_sent(&mut self) {}
+    /// Handles that all its bytes were sent but the last `left`.
+    fn handle_sent(&mut self, left: usize) {
+        let _ = left;
+    }
 }

@@ -11,6 +11,9 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use wire::formats::block::{
     ANSWER_BYTES, Abilities, Answer, Command, Failure, FromDisk, Geometry, Request, ToDisk,
@@ -562,6 +565,56 @@ impl Session for Busy {
 
     fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
         Ok(None)
+    }
+}
+
+/// A session that notes the bytes that were not sent.
+struct Noting(Arc<AtomicUsize>);
+
+impl Session for Noting {
+    fn submit(&mut self, _: &Order, data: Body, output: &mut Body) {
+        output.append(data);
+    }
+
+    fn end(&mut self, _: &mut Body) {}
+
+    fn expected(&self) -> Expected {
+        Expected::Header(1)
+    }
+
+    fn handle_header(&mut self, _: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
+        Ok(None)
+    }
+
+    fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
+        Ok(None)
+    }
+
+    fn handle_sent(&mut self, left: usize) {
+        self.0.store(left, Relaxed);
+    }
+}
+
+#[test]
+fn a_session_learns_of_each_part_that_was_sent() {
+    const DATA_BYTES: usize = 8 << 20;
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let left = Arc::new(AtomicUsize::new(0));
+    let mut connection = Connection::new(1, 0, ours.into(), Box::new(Noting(left.clone())));
+    let (command, force, keep_space) = (Command::Write, false, false);
+    let order = Order { tag: 1, command, force, keep_space, offset: 0, length: DATA_BYTES as u32 };
+    connection.submit(Assigned { session: 1, order, data: Body::from(vec![7; DATA_BYTES]) });
+    let mut received = 0;
+    while received < DATA_BYTES {
+        connection.handle_event();
+        connection.send().unwrap();
+        let mut buffer = [0; 1 << 16];
+        while let Ok(count) = theirs.read(&mut buffer) {
+            received += count;
+        }
+        assert_eq!(received + left.load(Relaxed), DATA_BYTES);
     }
 }
 
