@@ -507,6 +507,11 @@ impl Session for IscsiSession {
         true
     }
 
+    /// The target of the Linux kernel ends a session 3 s after it has asked for data that do not come.
+    fn has_write_deadline(&self) -> bool {
+        true
+    }
+
     fn submit(&mut self, order: &Order, data: Body, output: &mut Body) {
         self.waiting.push_back((*order, data));
         self.put_waiting(output);

@@ -2,6 +2,7 @@
 
 use super::schedule::{Assigned, Schedule};
 use super::silence::{SILENCE_MAX, Silence};
+use super::write_limit::WriteLimit;
 use super::{Ended, Expected, Reply, Session};
 use buffers::Body;
 use bytes::{Buf, Bytes, BytesMut};
@@ -12,8 +13,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
+use sys::clock::boot_ns;
 use sys::net::Room;
-use wire::formats::block::Failure;
+use wire::formats::block::{Command, Failure};
 
 /// Bytes read at a time, apart from data of reads, which have a place of their own.
 const INPUT_BYTES: usize = 32 << 10;
@@ -72,6 +74,8 @@ pub(super) struct Connection {
     pub(super) has_replied: bool,
     /// The end of the pause of its session.
     pub(super) resume_at: Option<Time>,
+    /// For a server with a time limit for the data of a write.
+    write_limit: Option<WriteLimit>,
     silence: Silence,
     /// The kernel may end the connection.
     is_silent: bool,
@@ -82,6 +86,7 @@ impl Connection {
     pub(super) fn new(name: u64, slot: u32, socket: OwnedFd, mut session: Box<dyn Session>) -> Connection {
         let mut first = Body::new();
         session.begin(&mut first);
+        let write_limit = session.has_write_deadline().then(WriteLimit::default);
         let mut connection = Connection {
             name,
             slot,
@@ -94,6 +99,7 @@ impl Connection {
             may_receive: true,
             has_replied: false,
             resume_at: None,
+            write_limit,
             silence: Silence::default(),
             is_silent: false,
         };
@@ -120,6 +126,11 @@ impl Connection {
     /// Returns the most data of an order.
     pub(super) fn order_bytes_max(&self) -> u32 {
         self.session.order_bytes_max()
+    }
+
+    /// Returns the data of writes in progress from which on the next write waits; `None` without a limit.
+    pub(super) fn write_bytes_max(&self) -> Option<u64> {
+        self.write_limit.as_ref().map(WriteLimit::bytes_max)
     }
 
     /// Returns whether its opening ends the session that had the slot before.
@@ -162,6 +173,9 @@ impl Connection {
     }
 
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {
+        if let Some(limit) = self.write_limit.as_mut().filter(|_| order.command == Command::Write) {
+            limit.begin(order.tag, order.length, Time(boot_ns()));
+        }
         let mut output = Body::new();
         self.session.submit(&order, data, &mut output);
         self.put(&output);
@@ -282,6 +296,9 @@ impl Connection {
             }
             Some(Reply { tag, result }) => {
                 self.has_replied = true;
+                if let Some(limit) = &mut self.write_limit {
+                    limit.end(tag, Time(boot_ns()));
+                }
                 schedule.handle_reply(self.name, tag, result).then_some(()).ok_or_else(|| unknown(tag))
             }
         }

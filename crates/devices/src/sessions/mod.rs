@@ -9,6 +9,7 @@
 //! | `server` | the address of the server, the connection to it, and the options |
 //! | `connection` | the socket of a session |
 //! | `silence` | notices a dead server, unlike a slow one; sans-IO |
+//! | `write_limit` | limits the writes in progress for a server that waits for their data with a time limit; sans-IO |
 //! | `partner` | the device partner: all of these together |
 //!
 //! The layer knows nothing of the protocol. A protocol implements [`Session`], and makes its connections in its device class:
@@ -41,6 +42,7 @@ pub(crate) mod server;
 mod silence;
 #[cfg(test)]
 mod tests;
+mod write_limit;
 
 use contract::Body;
 use wire::formats::block::{Command, Failure};
@@ -131,6 +133,11 @@ pub(crate) trait Session: Send {
 
     /// Returns whether the server ends the session that had the same slot before, as soon as this one is open.
     fn replaces_earlier(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the server may end the session because the data of a write come late.
+    fn has_write_deadline(&self) -> bool {
         false
     }
 

@@ -279,6 +279,11 @@ impl DiskPartner {
 
     /// Assigns what is ready, and sends it.
     fn send(&mut self) {
+        for connection in &self.connections {
+            if let Some(bytes_max) = connection.write_bytes_max() {
+                self.schedule.limit_writes(connection.name, bytes_max);
+            }
+        }
         while let Some(assigned) = self.schedule.assign() {
             if let Some(connection) = self.connections.iter_mut().find(|one| one.name == assigned.session) {
                 connection.submit(assigned);

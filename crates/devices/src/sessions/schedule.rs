@@ -139,8 +139,18 @@ fn whole(request: &Request, data: Body) -> Part {
 struct Orders {
     /// Request and part of each order without a reply, by tag.
     running: BTreeMap<u64, (u64, usize)>,
-    /// Data of these orders.
+    /// Data of these orders, and of the writes among them.
     bytes: u64,
+    write_bytes: u64,
+    /// The data of writes from which on no further write follows, if there is a limit.
+    write_bytes_max: Option<u64>,
+}
+
+impl Orders {
+    /// Returns whether another order may follow.
+    fn has_room(&self, is_write: bool) -> bool {
+        !is_write || self.write_bytes_max.is_none_or(|most| self.write_bytes < most)
+    }
 }
 
 /// The blocks that a lost session may still change.
@@ -411,6 +421,13 @@ impl Schedule {
         std::mem::take(&mut self.refused).into_iter().for_each(|part| self.ready.push_front(part));
     }
 
+    /// Sets the data of writes in progress from which on a session gets no further write. One write is always possible.
+    pub(super) fn limit_writes(&mut self, session: u64, bytes_max: u64) {
+        if let Some(orders) = self.sessions.get_mut(&session) {
+            orders.write_bytes_max = Some(bytes_max.max(1));
+        }
+    }
+
     /// Returns whether a part waits for a session that is not open yet.
     pub(super) fn needs_session(&self) -> bool {
         !self.refused.is_empty()
@@ -434,20 +451,22 @@ impl Schedule {
             .any(|(number, index)| self.part(*number, *index).is_some_and(|part| part.session_min > 0))
     }
 
-    /// Assigns the next part to the session in use that has the fewest bytes in progress.
+    /// Assigns the next part to the session in use that has room for it, and the fewest bytes in progress.
     pub(super) fn assign(&mut self) -> Option<Assigned> {
         let share = (2 * DATA_BYTES_MAX / self.active as u64).max(SHARE_BYTES_MIN);
         loop {
             let (number, index) = *self.ready.front()?;
             let least = self.part(number, index).map_or(0, |part| part.session_min);
+            let asked = self.requests.get(&number).map(|pending| pending.request.command);
+            let is_write = asked == Some(Command::Write);
             // A refused part may take a session that is not in use, so that it waits for no more of them than necessary.
             let count = if least == 0 { self.active } else { usize::MAX };
             let fewest = self
                 .sessions
                 .range(least..)
                 .take(count)
-                .min_by_key(|(_, orders)| (orders.bytes, orders.running.len()))
-                .map(|(session, orders)| (*session, orders.bytes < share));
+                .min_by_key(|(_, orders)| (!orders.has_room(is_write), orders.bytes, orders.running.len()))
+                .map(|(session, orders)| (*session, orders.bytes < share && orders.has_room(is_write)));
             match fewest {
                 Some((session, true)) => {
                     self.ready.pop_front();
@@ -491,6 +510,9 @@ impl Schedule {
             orders.bytes += part.length();
         }
         let Request { command, force, keep_space, .. } = pending.request;
+        if command == Command::Write {
+            orders.write_bytes += part.length();
+        }
         let (offset, length) = (part.range.start, part.length() as u32);
         let order = Order { tag, command, force, keep_space, offset, length };
         Some(Assigned { session, order, data: part.data.clone() })
@@ -511,6 +533,9 @@ impl Schedule {
         let Some(part) = pending.parts.get(index) else { return false };
         if data_bytes(&pending.request) > 0 {
             orders.bytes -= part.length();
+        }
+        if pending.request.command == Command::Write {
+            orders.write_bytes -= part.length();
         }
         self.finish_part(number, index, result);
         true

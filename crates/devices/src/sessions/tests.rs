@@ -468,6 +468,36 @@ fn an_order_that_waits_for_a_new_session_requests_one_beyond_those_to_keep() {
 }
 
 #[test]
+fn a_session_gets_no_more_writes_than_its_limit_allows_and_all_reads() {
+    let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
+    begin(&mut schedule, 1);
+    (1..=2).for_each(|session| schedule.open(session, CHUNK_BYTES));
+    schedule.use_sessions(2);
+    schedule.limit_writes(1, 512);
+    schedule.limit_writes(2, 513);
+    let write = |schedule: &mut Schedule, id: u64| {
+        let (command, offset, length) = (Command::Write, id * 512, 512);
+        let request = Request { id, command, force: false, keep_space: false, offset, length };
+        let mut body = Body::from(request.to_bytes().to_vec());
+        body.push(vec![7; 512].into());
+        schedule.accept(ToDisk::Request(request), body);
+    };
+    let assigned = |schedule: &mut Schedule| -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| schedule.assign()).map(|one| (one.session, one.order.tag)).collect()
+    };
+    (1..=5).for_each(|id| write(&mut schedule, id));
+    assert_eq!(assigned(&mut schedule), [(1, 0), (2, 1), (2, 2)]);
+    assert!(schedule.handle_reply(1, 0, Ok(())));
+    assert_eq!(assigned(&mut schedule), [(1, 3)]);
+    // The last write waits for no session that is to be opened.
+    assert!(!schedule.needs_session());
+    assert!(schedule.handle_reply(2, 1, Ok(())));
+    assert_eq!(assigned(&mut schedule), [(2, 4)]);
+    (6..=9).for_each(|id| ask(&mut schedule, id, Command::Read));
+    assert_eq!(assigned(&mut schedule).len(), 4);
+}
+
+#[test]
 fn a_server_that_takes_less_gets_shorter_orders() {
     let mut schedule = Schedule::new(geometry(), CHUNK_BYTES);
     begin(&mut schedule, 1);
