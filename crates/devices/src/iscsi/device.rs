@@ -7,7 +7,7 @@ use crate::block::properties::Properties;
 use crate::plain::os;
 use crate::sessions::partner::{Disk, DiskPartner};
 use crate::sessions::server::{Protocol, SESSIONS, TIMEOUT, decoded};
-use crate::sessions::{Expected, Session, SessionCount};
+use crate::sessions::{BUSY_PAUSE, Expected, Session, SessionCount};
 use buffers::Body;
 use contract::{DeviceError, DeviceSpec, Opened, Partner, Role};
 use std::io::{self, Read, Write};
@@ -91,6 +91,11 @@ fn ask(stream: &mut TcpStream, mut session: IscsiSession, timeout: Duration) -> 
             session.end(&mut output);
             stream.write_all(&output.into_bytes())?;
             return Ok(geometry);
+        }
+        if session.is_paused() {
+            std::thread::sleep(BUSY_PAUSE.min(left));
+            session.resume(&mut output);
+            continue;
         }
         let Expected::Header(length) = session.expected() else {
             return Err(io::Error::other("the target sends data that nobody has asked for"));

@@ -8,15 +8,20 @@
 //! | mode | read-only, force unit access, no cache for writes; without an answer none of them |
 //! | pages | whether it has the page of limits; without an answer no |
 //! | limits | the longest transfer; without an answer there is no limit |
+//!
+//! A target that is busy or stops a question is asked the same again after a pause, [`BUSY_MAX`] times: it has not said that there is no answer.
 
 use crate::sessions::CHUNK_BYTES;
 use wire::formats::block::{Abilities, Geometry, PREFERRED_BYTES_MAX};
 use wire::scsi::{
-    self, CHECK_CONDITION, Capacity, Cdb, FACTS_BYTES_MAX, GOOD, Inquiry, Mode, Sense, SenseKey,
+    self, BUSY, CHECK_CONDITION, Capacity, Cdb, FACTS_BYTES_MAX, GOOD, Inquiry, Mode, Sense, SenseKey,
+    TASK_ABORTED, TASK_SET_FULL,
 };
 
 /// The most events of the past that a unit may report.
 const EVENTS_MAX: u32 = 32;
+/// The most answers of a busy target. With the pauses, they take less than the usual time limit of a login.
+const BUSY_MAX: u32 = 32;
 /// The preferred length of a request, unless the blocks are longer: a page of memory.
 const PREFERRED_BYTES: u32 = 4096;
 
@@ -36,6 +41,9 @@ enum Question {
 pub(super) struct Greeting {
     question: Question,
     events: u32,
+    /// Answers of a busy target, and whether the last one was of that kind.
+    busy: u32,
+    is_busy: bool,
     /// The data of the present answer.
     data: Vec<u8>,
     capacity: Option<Capacity>,
@@ -84,6 +92,11 @@ impl Greeting {
         Ok(())
     }
 
+    /// Returns whether the question is to be asked again after a pause.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     /// Handles the end of the answer. Returns the facts about the disk after the last one.
     pub(super) fn handle_end(
         &mut self,
@@ -91,12 +104,19 @@ impl Greeting {
         sense: Option<Sense>,
     ) -> Result<Option<Geometry>, String> {
         let data = std::mem::take(&mut self.data);
-        if status == CHECK_CONDITION && sense.is_some_and(|sense| sense.key == SenseKey::UnitAttention) {
+        let key = sense.filter(|_| status == CHECK_CONDITION).map(|sense| sense.key);
+        let has_stopped = matches!(status, BUSY | TASK_SET_FULL | TASK_ABORTED);
+        self.is_busy = has_stopped || key == Some(SenseKey::Aborted);
+        if key == Some(SenseKey::UnitAttention) {
             self.events += 1;
             return match self.events {
                 0..EVENTS_MAX => Ok(None),
                 _ => Err(format!("the unit reports {EVENTS_MAX} events and is not ready")),
             };
+        }
+        self.busy += u32::from(self.is_busy);
+        if self.is_busy && self.busy < BUSY_MAX {
+            return Ok(None);
         }
         let is_known = scsi::result(status, sense) == GOOD;
         let refused = || {
@@ -106,6 +126,7 @@ impl Greeting {
         let malformed = |error| format!("the target violates the protocol: {error}");
         self.question = match self.question {
             Question::Ready | Question::Inquiry | Question::Capacity if !is_known => return Err(refused()),
+            _ if self.is_busy || key == Some(SenseKey::NotReady) => return Err(refused()),
             Question::Ready => Question::Inquiry,
             Question::Inquiry => {
                 match Inquiry::parse(&data).map_err(malformed)? {

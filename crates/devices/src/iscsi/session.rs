@@ -13,7 +13,7 @@
 //! unit: each session reports it once, so an open session may get the order.
 
 use super::greeting::Greeting;
-use crate::sessions::{CHUNK_BYTES, Ended, Expected, Order, Reply, Session};
+use crate::sessions::{CHUNK_BYTES, Ended, Expected, Order, Reply, Session, difference};
 use buffers::Body;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -104,7 +104,7 @@ pub(super) struct IscsiSession {
     waiting: VecDeque<(Order, Body)>,
     /// The most tasks at a time.
     tasks_max: usize,
-    /// The target is busy, and has no task of this session.
+    /// The target is busy, and has no task or question of this session.
     is_paused: bool,
     /// Bytes of all its output.
     put_bytes: u64,
@@ -187,6 +187,7 @@ impl IscsiSession {
     /// Sends the question of the greeting, or the orders, that the target has room for. Any PDU of the target may have made room.
     fn put_waiting(&mut self, output: &mut Body) {
         if self.has_question
+            && !self.is_paused
             && self.is_window_open()
             && let Phase::Greeting(greeting) = &self.phase
         {
@@ -393,13 +394,11 @@ impl IscsiSession {
         let end = greeting.handle_end(status.code, iscsi::sense(segment).and_then(Sense::parse))?;
         (self.writes_through, self.order_bytes_max) = (greeting.writes_through(), greeting.order_bytes_max());
         match end {
-            None => self.has_question = true,
+            None => (self.has_question, self.is_paused) = (true, greeting.is_busy()),
             Some(geometry) => {
                 if let Some(known) = self.known.filter(|known| *known != geometry) {
-                    return Err(format!(
-                        "the disk is another one than before: it had {} bytes, and has {}, or other abilities",
-                        known.size_bytes, geometry.size_bytes
-                    ));
+                    let difference = difference(&known, &geometry);
+                    return Err(format!("the disk is another one than before: {difference}"));
                 }
                 (self.geometry, self.phase) = (Some(geometry), Phase::Open);
             }

@@ -80,6 +80,8 @@ struct Target {
     commands: u32,
     busy: u32,
     events: u32,
+    /// Questions and reads that find the target busy, from the next one on.
+    busy_answers: u32,
     logins: u32,
     flushes: u32,
     is_ended: bool,
@@ -102,6 +104,7 @@ impl Target {
             commands: 0,
             busy: 0,
             events: terms.events,
+            busy_answers: 0,
             logins: 0,
             flushes: 0,
             is_ended: false,
@@ -251,6 +254,11 @@ impl Target {
     /// Executes the next read, flush or question.
     fn execute(&mut self) -> bool {
         let Some((tag, cdb, length)) = self.ready.pop_front() else { return false };
+        if self.busy_answers > 0 {
+            self.busy_answers -= 1;
+            self.put_status(tag, 8, &[]);
+            return true;
+        }
         let facts: Vec<u8> = match cdb[0] {
             0 if self.events > 0 => {
                 self.events -= 1;
@@ -368,6 +376,13 @@ impl Pair {
         Ok(true)
     }
 
+    /// Ends a pause of the session.
+    fn resume(&mut self) {
+        let mut output = Body::new();
+        self.session.resume(&mut output);
+        self.to_target.extend_from_slice(&output.into_bytes());
+    }
+
     fn settle(&mut self) -> Result<(), Ended> {
         loop {
             let mut works = false;
@@ -420,17 +435,24 @@ fn a_session_ends_in_order() {
 }
 
 #[test]
-fn another_disk_is_refused() {
-    let unit = Unit { initiator: "iqn.a".into(), target: "iqn.b".into(), lun: 1 << 48 };
-    let known = Pair::opened(TERMS).session.geometry().unwrap();
-    let known = Geometry { size_bytes: 512, ..known };
-    let mut pair = Pair::new(TERMS);
-    pair.session = IscsiSession::new(unit, ISID, Some(known));
-    let mut output = Body::new();
-    pair.session.begin(&mut output);
-    pair.to_target = output.into_bytes().to_vec();
-    let error = pair.settle().unwrap_err().reason;
-    assert!(error.contains("another one than before: it had 512 bytes, and has 1048576"), "{error}");
+fn another_disk_is_refused_with_its_difference() {
+    let found = Pair::opened(TERMS).session.geometry().unwrap();
+    let without_force = Abilities { force: false, ..found.abilities };
+    let read_only = Abilities { read_only: true, ..found.abilities };
+    for (known, says) in [
+        (Geometry { size_bytes: 512, ..found }, "it had 512 bytes, and has 1048576"),
+        (Geometry { abilities: without_force, ..found }, "it accepts forced writes (FUA) now"),
+        (Geometry { abilities: read_only, ..found }, "it accepts writes now"),
+    ] {
+        let unit = Unit { initiator: "iqn.a".into(), target: "iqn.b".into(), lun: 1 << 48 };
+        let mut pair = Pair::new(TERMS);
+        pair.session = IscsiSession::new(unit, ISID, Some(known));
+        let mut output = Body::new();
+        pair.session.begin(&mut output);
+        pair.to_target = output.into_bytes().to_vec();
+        let error = pair.settle().unwrap_err().reason;
+        assert_eq!(error, format!("the disk is another one than before: {says}"));
+    }
 }
 
 /// Returns a header from the target.
@@ -480,6 +502,50 @@ fn a_question_with_a_recovered_error_is_answered() {
     let ready = greeting.command();
     assert_eq!(greeting.handle_end(2, sense), Ok(None));
     assert_ne!(greeting.command(), ready, "the next question");
+}
+
+#[test]
+fn a_question_that_a_busy_target_does_not_answer_is_asked_again() {
+    let mut greeting = Greeting::default();
+    let capacity: Vec<u8> = [&[0, 0, 0, 0, 0, 0, 0, 255, 0, 0, 2, 0][..], &[0; 20]].concat();
+    for data in [vec![], vec![0; 36], capacity] {
+        greeting.handle_data(0, &data).unwrap();
+        assert_eq!(greeting.handle_end(0, None), Ok(None));
+    }
+    let question = greeting.command();
+    let stopped = Sense::parse(&[0x72, 0xb, 0x47, 0]);
+    for (status, sense) in [(8, None), (0x28, None), (0x40, None), (2, stopped)] {
+        assert_eq!(greeting.handle_end(status, sense), Ok(None));
+        assert_eq!((greeting.is_busy(), greeting.command()), (true, question), "status {status:02x}");
+    }
+    greeting.handle_data(0, &[3, 0, 0x10, 0]).unwrap();
+    assert_eq!(greeting.handle_end(0, None), Ok(None));
+    // The unit does not know the list of its pages.
+    let unknown = Sense::parse(&[0x72, 5, 0x24, 0]);
+    let geometry = greeting.handle_end(2, unknown).unwrap().unwrap();
+    assert!(!greeting.is_busy() && geometry.abilities.force && geometry.size_bytes == 131_072);
+}
+
+#[test]
+fn a_target_that_is_busy_during_the_questions_is_asked_after_pauses() {
+    let mut pair = Pair::new(TERMS);
+    pair.target.busy_answers = 3;
+    for _ in 0..3 {
+        pair.settle().unwrap();
+        assert!(pair.session.is_paused() && !pair.session.is_open());
+        pair.resume();
+    }
+    pair.settle().unwrap();
+    assert!(pair.session.is_open() && !pair.session.is_paused());
+    let mut pair = Pair::new(TERMS);
+    pair.target.busy_answers = 100;
+    let ended = loop {
+        if let Err(ended) = pair.settle() {
+            break ended;
+        }
+        pair.resume();
+    };
+    assert!(ended.reason.contains("status 08"), "{ended:?}");
 }
 
 #[test]

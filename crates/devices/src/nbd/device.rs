@@ -6,7 +6,7 @@ use crate::block::properties::Properties;
 use crate::plain::os;
 use crate::sessions::partner::{Disk, DiskPartner};
 use crate::sessions::server::{Protocol, TIMEOUT, decoded};
-use crate::sessions::{CHUNK_BYTES, Session, SessionCount};
+use crate::sessions::{CHUNK_BYTES, Session, SessionCount, difference};
 use contract::{Body, Description, DeviceError, DeviceSpec, Opened, Partner, Role};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -147,10 +147,7 @@ pub(super) fn connect(spec: &DeviceSpec, known: &Description) -> Result<OwnedFd,
     end(&socket);
     Err(DeviceError::Spec {
         what: format!("`nbd:{}`", spec.target),
-        problem: format!(
-            "the disk is another one than before: it had {} bytes, and has {}, or other abilities",
-            known.size_bytes, geometry.size_bytes
-        ),
+        problem: format!("the disk is another one than before: {}", difference(&known, &geometry)),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::schedule::{Assigned, Schedule};
 use super::silence::{SILENCE_MAX, Silence};
 use super::write_limit::WriteLimit;
-use super::{Ended, Expected, Reply, Session};
+use super::{BUSY_PAUSE, Ended, Expected, Reply, Session};
 use buffers::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use contract::Time;
@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 use sys::clock::boot_ns;
 use sys::net::Room;
 use wire::formats::block::{Command, Failure};
@@ -23,9 +22,6 @@ const INPUT_BYTES: usize = 32 << 10;
 pub(super) const CALLS_MAX: usize = 32;
 /// The most pieces that one call sends.
 const PIECES_MAX: usize = 64;
-
-/// The pause of a session whose server is busy.
-pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// The reason why a session is lost.
 #[derive(Debug)]

@@ -45,10 +45,37 @@ mod tests;
 mod write_limit;
 
 use contract::Body;
-use wire::formats::block::{Command, Failure};
+use std::time::Duration;
+use wire::formats::block::{Command, Failure, Geometry};
 
 /// The most data of one order, if the server takes as much: the chunk of table 2.1 of the thesis.
 pub(crate) const CHUNK_BYTES: u32 = 128 << 10;
+
+/// The pause of a session whose server is busy.
+pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Describes the first difference between a server's disk as it was and as it is.
+pub(crate) fn difference(before: &Geometry, now: &Geometry) -> String {
+    let (had, has) = (before.abilities, now.abilities);
+    let abilities = [
+        ("writes", !had.read_only, !has.read_only),
+        ("flush", had.flush, has.flush),
+        ("forced writes (FUA)", had.force, has.force),
+        ("trim", had.trim, has.trim),
+        ("write zeroes", had.zeroes, has.zeroes),
+        ("several connections", had.many_connections, has.many_connections),
+    ];
+    let changed = abilities.into_iter().find(|(_, had, has)| had != has);
+    if before.size_bytes != now.size_bytes {
+        format!("it had {} bytes, and has {}", before.size_bytes, now.size_bytes)
+    } else if before.block_bytes != now.block_bytes {
+        format!("its blocks had {} bytes, and have {}", before.block_bytes, now.block_bytes)
+    } else if let Some((ability, _, has)) = changed {
+        format!("it {} {ability} now", if has { "accepts" } else { "refuses" })
+    } else {
+        format!("its preferred block had {} bytes, and has {}", before.preferred_bytes, now.preferred_bytes)
+    }
+}
 
 /// The number of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +183,8 @@ pub(crate) trait Session: Send {
     /// Handles that `length` bytes of the data that it expects have been stored; otherwise as [`Session::handle_header`].
     fn handle_data(&mut self, length: u32, output: &mut Body) -> Result<Option<Reply>, Ended>;
 
-    /// Returns whether its orders wait for [`Session::resume`]: the server is busy, and has no order whose end would say when it is not.
+    /// Returns whether its orders, or the steps of its opening, wait for [`Session::resume`]: the server is busy, and has no order whose
+    /// end would say when it is not.
     fn is_paused(&self) -> bool {
         false
     }

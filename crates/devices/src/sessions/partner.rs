@@ -221,7 +221,8 @@ impl DiskPartner {
         let now = now();
         self.run_opening(now);
         self.check_silence(now);
-        self.connections.iter_mut().for_each(|connection| connection.run_pause(now));
+        let opening = self.opening.iter_mut().map(|one| &mut one.connection);
+        self.connections.iter_mut().chain(opening).for_each(|connection| connection.run_pause(now));
         self.run_demand(now);
         self.end_late(now);
         let losses = self.losses;
@@ -473,7 +474,8 @@ impl Endpoint for DiskPartner {
         let waits = || {
             let lost = self.lost.iter().map(|lost| lost.until).min();
             let opening = self.opening.iter().map(|one| one.until).min();
-            let pause = self.connections.iter().filter_map(|one| one.resume_at).min();
+            let agreeing = self.opening.iter().map(|one| &one.connection);
+            let pause = self.connections.iter().chain(agreeing).filter_map(|one| one.resume_at).min();
             let due = [self.demand.due(), lost, opening, pause, self.check_at].into_iter().flatten().min();
             Readiness::descriptor(self.set.as_fd(), Interest::Read).or_at(due)
         };

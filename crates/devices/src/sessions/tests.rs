@@ -1,10 +1,10 @@
 //! The schedule against a plain map of blocks: a server that executes orders in any order, sessions that break at any time, and
 //! writes of lost sessions that land as late as they can.
 
-use super::connection::{BUSY_PAUSE, Connection};
+use super::connection::Connection;
 use super::demand::{Demand, Progress};
 use super::schedule::{Assigned, Schedule};
-use super::{Ended, Expected, Order, Reply, Session, SessionCount};
+use super::{BUSY_PAUSE, Ended, Expected, Order, Reply, Session, SessionCount};
 use buffers::Body;
 use contract::Time;
 use proptest::prelude::*;
