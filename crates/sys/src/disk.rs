@@ -1,11 +1,12 @@
 //! Requests to block devices that are ioctls (`linux/fs.h`).
 
-use crate::ioctl::{READ, code, ioctl_number, ioctl_pair, ioctl_struct};
+use crate::ioctl::{READ, answer, code, ioctl_number, ioctl_pair, ioctl_struct};
 use rustix::io::{Errno, retry_on_intr};
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 const GROUP: u8 = 0x12;
+const READ_ONLY: u32 = 94;
 const BLOCK_SIZE: u32 = 104;
 const DISCARD: u32 = 119;
 const SEQUENCE: u32 = 128;
@@ -21,6 +22,15 @@ pub fn sequence(disk: impl AsFd) -> Option<u64> {
     // SAFETY: the kernel writes one number of 64 bits.
     let asked = unsafe { ioctl_struct(disk.as_fd(), GROUP, READ, SEQUENCE, &mut sequence) };
     asked.ok().map(|_| sequence)
+}
+
+/// Returns whether the kernel refuses writes to a block device (`BLKROGET`). With most drivers it can be opened for writing all the same.
+pub fn is_read_only(disk: impl AsFd) -> bool {
+    let mut is_read_only: libc::c_int = 0;
+    let (raw, request) = (disk.as_fd().as_raw_fd(), ioctl_number(0, GROUP, READ_ONLY, 0));
+    // SAFETY: the kernel writes one number of this type.
+    let asked = unsafe { libc::ioctl(raw, request, std::ptr::from_mut(&mut is_read_only)) };
+    answer(asked).is_ok() && is_read_only != 0
 }
 
 /// Releases the space of whole blocks of a block device, whose content is undefined then (`BLKDISCARD`).

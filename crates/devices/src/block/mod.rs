@@ -113,6 +113,9 @@ fn open(path: &Path, write: bool) -> Result<(OwnedFd, u64), DeviceError> {
     }
     let size = seek(&disk, SeekFrom::End(0)).map_err(opening)?;
     let is_device = FileType::from_raw_mode(opened.st_mode) == FileType::BlockDevice;
+    if is_device && write && sys::disk::is_read_only(&disk) {
+        return Err(opening(Errno::ROFS));
+    }
     match size {
         1..=SIZE_BYTES_MAX => Ok((disk, size)),
         // `O_NONBLOCK` opens a drive without a medium as well.

@@ -240,8 +240,9 @@ fn each_request_tells_an_unplugged_disk_from_one_that_is_full_or_cannot_trim() {
 struct Loop(String);
 
 impl Loop {
-    fn new(file: &DiskFile) -> Option<Loop> {
-        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(&file.0).output();
+    fn new(file: &DiskFile, options: &[&str]) -> Option<Loop> {
+        let mut command = std::process::Command::new("losetup");
+        let made = command.args(["--find", "--show"]).args(options).arg(&file.0).output();
         let made = made.ok().filter(|made| made.status.success())?;
         Some(Loop(String::from_utf8(made.stdout).unwrap().trim().into()))
     }
@@ -251,6 +252,21 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
     }
+}
+
+#[test]
+fn a_device_that_the_kernel_protects_is_refused_for_writing() {
+    let file = DiskFile::new(1 << 20);
+    let Some(device) = Loop::new(&file, &["--read-only"]) else {
+        return println!("skipped: no loop device");
+    };
+    let open = |options: &str| {
+        let (_, spec) = crate::spec::parse(&format!("block:{}{options}", device.0), Role::Device).unwrap();
+        Block.open(&spec, Role::Device, None)
+    };
+    let refused = open(",write=true").unwrap_err().to_string();
+    assert!(refused.contains("it is read-only: share it without `write=true`"), "{refused}");
+    assert!(open("").is_ok());
 }
 
 /// Repeats an opening for a minute until its error suits, which is empty if it succeeds. udev looks at a disk after each change, and has it
@@ -280,7 +296,7 @@ fn instance(known: &Description) -> u64 {
 fn a_block_device_discards_whole_blocks_and_is_refused_once_it_has_another_medium() {
     let (file, other) = (DiskFile::new(1 << 20), DiskFile::new(1 << 20));
     fs::write(&file.0, vec![7; 1 << 20]).unwrap();
-    let Some(device) = Loop::new(&file) else { return println!("skipped: no loop device") };
+    let Some(device) = Loop::new(&file, &[]) else { return println!("skipped: no loop device") };
     let (_, spec) = crate::spec::parse(&format!("block:{},write=true", device.0), Role::Device).unwrap();
     let storage = |opened: Opened, instance| {
         let [disk] = plain::descriptors(opened).unwrap();
