@@ -26,8 +26,8 @@ use contract::{
     Listing, ModuleEntry, Opened, OptionKind, OptionSpec, Partner, Role, local,
 };
 use device::DiskPartner;
-use properties::Properties;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, seek};
+use properties::{Properties, SECTOR_BYTES};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, flock, fstat, ioctl_blksszget, seek};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -157,7 +157,13 @@ fn opened(spec: &DeviceSpec, path: &Path, known: Option<&Properties>) -> Result<
         }
         _ => {}
     }
-    let (name, identity) = discovery::name_and_identity(path, &disk);
+    let (mut name, identity) = discovery::name_and_identity(path, &disk);
+    // Requests need not be whole sectors, but the partition table counts them. The name reaches the other host's user.
+    if let Ok(bytes) = ioctl_blksszget(&disk)
+        && bytes > SECTOR_BYTES
+    {
+        name = format!("{name}, sectors of {bytes} bytes");
+    }
     let instance = discovery::instance(&disk, sequence, &identity, known.map(|known| known.instance));
     let properties = Properties { geometry, instance, name, identity };
     if known.is_some_and(|known| !known.is_same_medium(&properties)) {

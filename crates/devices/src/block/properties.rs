@@ -8,6 +8,9 @@ use wire::{Reader, WireError, Writer};
 /// The longest name and the longest identity, in bytes.
 pub(crate) const TEXT_BYTES_MAX: usize = 256;
 
+/// The sector that the clients of a disk assume unless they are told.
+pub(super) const SECTOR_BYTES: u32 = 512;
+
 /// The facts about a disk that a peer needs, and those by which it is found again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Properties {
@@ -55,7 +58,11 @@ impl Properties {
     /// Returns the line of text for users.
     pub(crate) fn summary(&self) -> String {
         let access = if self.geometry.abilities.read_only { "read-only" } else { "read and write" };
-        format!("{} (disk, {}, {access})", self.name, size(self.geometry.size_bytes))
+        let (name, size) = (&self.name, size(self.geometry.size_bytes));
+        match self.geometry.block_bytes {
+            ..=SECTOR_BYTES => format!("{name} (disk, {size}, {access})"),
+            bytes => format!("{name} (disk, {size}, sectors of {bytes} bytes, {access})"),
+        }
     }
 }
 

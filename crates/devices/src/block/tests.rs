@@ -269,6 +269,34 @@ fn a_device_that_the_kernel_protects_is_refused_for_writing() {
     assert!(open("").is_ok());
 }
 
+#[test]
+fn the_line_for_users_tells_long_sectors() {
+    let geometry = |block_bytes| Geometry {
+        size_bytes: 4 << 40,
+        block_bytes,
+        preferred_bytes: 4096,
+        abilities: Abilities::default(),
+    };
+    let properties = |block_bytes| Properties {
+        geometry: geometry(block_bytes),
+        instance: 0,
+        name: "sdb".into(),
+        identity: String::new(),
+    };
+    let long = "sdb (disk, 4 TiB, sectors of 4096 bytes, read and write)";
+    assert_eq!(properties(4096).summary(), long);
+    assert_eq!(properties(512).summary(), "sdb (disk, 4 TiB, read and write)");
+    let file = DiskFile::new(1 << 20);
+    assert!(!file.open(false).unwrap().description.summary.contains("sectors"));
+    let Some(device) = Loop::new(&file, &["--sector-size", "4096"]) else {
+        return println!("skipped: no loop device");
+    };
+    let (_, spec) = crate::spec::parse(&format!("block:{}", device.0), Role::Device).unwrap();
+    let description = Block.open(&spec, Role::Device, None).unwrap().description;
+    let name = Properties::of(&description).unwrap().name;
+    assert!(name.ends_with(", sectors of 4096 bytes"), "{name}");
+}
+
 /// Repeats an opening for a minute until its error suits, which is empty if it succeeds. udev looks at a disk after each change, and has it
 /// open meanwhile.
 fn settled(
