@@ -5,7 +5,7 @@ use crate::block::describe;
 use crate::block::properties::Properties;
 use crate::plain::os;
 use crate::sessions::partner::{Disk, DiskPartner};
-use crate::sessions::server::{Protocol, TIMEOUT, decoded};
+use crate::sessions::server::{Protocol, TIMEOUT, decoded, outlast};
 use crate::sessions::{CHUNK_BYTES, Session, SessionCount, difference};
 use contract::{Body, Description, DeviceError, DeviceSpec, Opened, Partner, Role};
 use rustix::io::Errno;
@@ -81,6 +81,9 @@ fn connected(spec: &DeviceSpec) -> Result<(OwnedFd, Geometry), DeviceError> {
         Address::Tcp { place, export } => {
             let mut stream = PROTOCOL.connect(spec, &place)?;
             let agreed = negotiate(&mut stream, &export, timeout).map_err(refused)?;
+            if !agreed.0.abilities.many_connections {
+                outlast(&stream);
+            }
             (stream.into(), agreed)
         }
         Address::Unix(path) => {
@@ -167,6 +170,7 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         name: format!("nbd:{}", opened.spec.target),
         geometry: Geometry { abilities, ..geometry },
         count,
+        is_alone: !geometry.abilities.many_connections,
         timeout: opened.spec.options.duration(TIMEOUT.name),
         session: Box::new(|_| Box::new(NbdSession::default())),
     };

@@ -30,6 +30,8 @@ pub(super) enum Loss {
     Closed(String),
     /// The network, or this host, has given up. The server may not know.
     Failed(String),
+    /// The server is silent, and another session is open.
+    Silent,
     /// The server violates the protocol, or ends. `order`: the one whose status says so.
     Refused { reason: String, order: Option<u64> },
 }
@@ -45,6 +47,7 @@ impl Loss {
     pub(super) fn reason(&self) -> &str {
         match self {
             Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused { reason, .. } => reason,
+            Loss::Silent => "the server acknowledges nothing on it, and has let in another one",
         }
     }
 
@@ -73,8 +76,8 @@ pub(super) struct Connection {
     /// For a server with a time limit for the data of a write.
     write_limit: Option<WriteLimit>,
     silence: Silence,
-    /// The kernel may end the connection.
-    is_silent: bool,
+    /// Its server acknowledges nothing for longer than [`SILENCE_MAX`].
+    pub(super) is_silent: bool,
 }
 
 impl Connection {
@@ -154,18 +157,23 @@ impl Connection {
         }
     }
 
-    /// Lets the kernel end the connection while its server is silent: at its next attempt to reach it. Only the kernel drops the
-    /// data that were not sent, however many processes have the socket.
-    pub(super) fn check_silence(&mut self, now: Time) {
+    /// Looks whether its server is silent. With `may_end` the kernel may end the connection meanwhile: at its next attempt to reach the
+    /// server. Only the kernel drops the data that were not sent, however many processes have the socket.
+    pub(super) fn check_silence(&mut self, now: Time, may_end: bool) {
         // A local socket has no such state. Its server does not get lost on the way.
         let Ok(stream) = sys::net::stream_state(&self.socket) else { return };
         let is_silent = self.silence.check(&stream, now);
-        if is_silent != self.is_silent {
+        if is_silent != self.is_silent && may_end {
             let limit = if is_silent { SILENCE_MAX.as_millis() as u32 } else { 0 };
             // It fails if the connection has ended; an event says so.
             let _ = sockopt::set_tcp_user_timeout(&self.socket, limit);
-            self.is_silent = is_silent;
         }
+        self.is_silent = is_silent;
+    }
+
+    /// Forgets the silence: the server has replied to everything.
+    pub(super) fn forget_silence(&mut self) {
+        (self.silence, self.is_silent) = (Silence::default(), false);
     }
 
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {

@@ -24,6 +24,9 @@
 //! | opening | it takes longer than the option `timeout`, or the session is lost | none: the attempt has failed |
 //! | open | the search wants fewer, and it carries nothing | ended: its last bytes say so |
 //! | open | the server closes it, the network fails, or the server violates the protocol | lost |
+//! | open | the server is silent, and may let in no second client ([`partner::Disk::is_alone`]) | silent: another session is requested |
+//! | silent | the server acknowledges something | open |
+//! | silent | another session is open | lost; the kernel drops the bytes that it has not sent |
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write

@@ -3,13 +3,14 @@
 use super::connection::{CALLS_MAX, Connection, Loss};
 use super::demand::{Demand, Progress};
 use super::schedule::Schedule;
+use super::silence::SILENCE_MAX;
 use super::{CHUNK_BYTES, Session, SessionCount};
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use contract::{
     Ctl, CtlReply, Direction, FlowKey, Format, Interest, Message, Next, PartnerError, PartnerResult,
     PullSlot, Readiness, RecoveryCtl, Time,
 };
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,6 +25,8 @@ use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
 pub(crate) const LATE: Duration = Duration::from_secs(2);
 /// The same if the server's end remains unknown.
 const LATE_UNKNOWN: Duration = Duration::from_secs(30);
+/// The same for a silent session: the kernel ends it at its next attempt to send, at most 120 s after the one before.
+const LATE_SILENT: Duration = Duration::from_secs(180);
 /// Time between two looks at the open sessions while requests wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of a lost session that are discarded at a time.
@@ -39,6 +42,9 @@ pub(crate) struct Disk {
     pub(crate) geometry: Geometry,
     /// The number of sessions.
     pub(crate) count: SessionCount,
+    /// The server may let in one client only. A silent session stays then until another one is open: nobody else would tell the
+    /// server that this client has gone, and it would let in no other one for ever.
+    pub(crate) is_alone: bool,
     /// The longest time in which a connection becomes an open session.
     pub(crate) timeout: Duration,
     /// Starts the protocol on a connection. The argument is the slot of the session.
@@ -85,6 +91,11 @@ pub(crate) struct DiskPartner {
 impl DiskPartner {
     /// Creates a partner without a session; it wants the first one at once. `earlier`: the sessions of a process before this one.
     pub(crate) fn new(disk: Disk, earlier: Vec<OwnedFd>) -> io::Result<FlowPartner<DiskPartner>> {
+        let partner = DiskPartner::begin(disk, earlier)?;
+        Ok(FlowPartner::new(partner, Some(Format::Block), Some(Format::Block)))
+    }
+
+    fn begin(disk: Disk, earlier: Vec<OwnedFd>) -> io::Result<DiskPartner> {
         let mut partner = DiskPartner {
             schedule: Schedule::new(disk.geometry, CHUNK_BYTES),
             demand: Demand::new(disk.count),
@@ -104,10 +115,10 @@ impl DiskPartner {
             rustix::io::ioctl_fionbio(&socket, true)?;
             let name = partner.take_name();
             partner.schedule.inherit(name);
-            partner.watch(name, None, socket)?;
+            partner.watch(name, None, socket, LATE_UNKNOWN)?;
         }
         partner.run_demand(now());
-        Ok(FlowPartner::new(partner, Some(Format::Block), Some(Format::Block)))
+        Ok(partner)
     }
 
     fn take_name(&mut self) -> u64 {
@@ -147,9 +158,25 @@ impl DiskPartner {
             }
             self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
+            self.end_silent();
             let progress = self.progress();
             self.demand.handle_opened(progress, now);
         }
+    }
+
+    /// Gives up the sessions whose server is silent, once another one is open.
+    fn end_silent(&mut self) {
+        while self.disk.is_alone
+            && let Some(index) = self.connections.iter().position(|one| one.is_silent)
+        {
+            self.lose(index, &Loss::Silent);
+        }
+    }
+
+    /// Returns the number of sessions that an attempt to get another one counts on.
+    fn count_open(&self) -> u32 {
+        let is_usable = |one: &&Connection| !(self.disk.is_alone && one.is_silent);
+        self.connections.iter().filter(is_usable).count() as u32
     }
 
     /// Handles that the server has ended the lost sessions of a slot. It may still finish their writes.
@@ -183,7 +210,7 @@ impl DiskPartner {
     /// Handles an attempt that has failed.
     fn handle_failed(&mut self, problem: &str, now: Time) {
         let open = self.connections.len();
-        if self.demand.handle_failed(open as u32, now) {
+        if self.demand.handle_failed(self.count_open(), now) {
             let left = if open == 0 { "none is left".into() } else { format!("it continues with {open}") };
             self.note(format!(
                 "no further session with {}: {problem}; {left}, and it tries again",
@@ -192,20 +219,25 @@ impl DiskPartner {
         }
     }
 
-    /// Waits until the server has closed a lost session.
-    fn watch(&mut self, name: u64, slot: Option<u32>, socket: OwnedFd) -> io::Result<()> {
+    /// Waits until the server has closed a lost session, for `longest` at most.
+    fn watch(&mut self, name: u64, slot: Option<u32>, socket: OwnedFd, longest: Duration) -> io::Result<()> {
         // It fails for a connection that is closed already.
         let _ = shutdown(&socket, Shutdown::Write);
         self.set.add_changes(&socket, name)?;
-        let until = now().after(LATE_UNKNOWN);
+        let until = now().after(longest);
         self.lost.push(Lost { name, slot, socket: Some(socket), may_receive: true, until });
         Ok(())
+    }
+
+    /// Waits for a lost session without a socket.
+    fn wait(&mut self, name: u64, slot: u32, until: Time) {
+        self.lost.push(Lost { name, slot: Some(slot), socket: None, may_receive: false, until });
     }
 
     fn progress(&self) -> Progress {
         Progress {
             done_bytes: self.schedule.done_bytes(),
-            open: self.connections.len() as u32,
+            open: self.count_open(),
             round_trip: self.round_trip,
             is_limited: self.schedule.is_limited(),
             needs_session: self.schedule.needs_session(),
@@ -237,10 +269,16 @@ impl DiskPartner {
     /// Looks for dead servers while requests wait. The kernel asks an idle connection.
     fn check_silence(&mut self, now: Time) {
         match self.check_at {
-            _ if self.schedule.is_idle() => self.check_at = None,
+            _ if self.schedule.is_idle() => {
+                self.check_at = None;
+                if self.disk.is_alone {
+                    self.connections.iter_mut().for_each(Connection::forget_silence);
+                }
+            }
             Some(at) if at > now => {}
             _ => {
-                self.connections.iter_mut().for_each(|connection| connection.check_silence(now));
+                let may_end = !self.disk.is_alone;
+                self.connections.iter_mut().for_each(|connection| connection.check_silence(now, may_end));
                 self.check_at = Some(now.after(CHECK_INTERVAL));
             }
         }
@@ -305,25 +343,28 @@ impl DiskPartner {
         self.set.remove(&socket);
         self.losses += 1;
         if !has_replied {
-            self.demand.handle_unused(self.connections.len() as u32, now());
+            self.demand.handle_unused(self.count_open(), now());
         }
         self.note(format!("a session with {} is lost: {}", self.disk.name, loss.reason()));
         if !self.schedule.handle_lost(name, loss.order(), self.next_name) {
             let _ = shutdown(&socket, Shutdown::Both);
             return;
         }
-        let (now, slot) = (now(), Some(slot));
-        match loss {
+        let longest = match loss {
             Loss::Closed(_) => {
                 let _ = shutdown(&socket, Shutdown::Both);
-                let until = now.after(LATE);
-                self.lost.push(Lost { name, slot, socket: None, may_receive: false, until });
+                return self.wait(name, slot, now().after(LATE));
             }
-            Loss::Refused { .. } if self.watch(name, slot, socket).is_ok() => {}
-            Loss::Refused { .. } | Loss::Failed(_) => {
-                let until = now.after(LATE_UNKNOWN);
-                self.lost.push(Lost { name, slot, socket: None, may_receive: false, until });
+            Loss::Failed(_) => return self.wait(name, slot, now().after(LATE_UNKNOWN)),
+            Loss::Refused { .. } => LATE_UNKNOWN,
+            Loss::Silent => {
+                // The network may be back, so the server may still get all of it: then it closes the session.
+                let _ = sockopt::set_tcp_user_timeout(&socket, SILENCE_MAX.as_millis() as u32);
+                LATE_SILENT
             }
+        };
+        if self.watch(name, Some(slot), socket, longest).is_err() {
+            self.wait(name, slot, now().after(longest));
         }
     }
 
@@ -399,9 +440,8 @@ fn discard(lost: &mut Lost, set: &PollSet) {
         };
         set.remove(socket);
         let _ = shutdown(socket, Shutdown::Both);
-        if is_closed {
-            lost.until = now().after(LATE).min(lost.until);
-        }
+        let late = if is_closed { LATE } else { LATE_UNKNOWN };
+        lost.until = now().after(late).min(lost.until);
         (lost.socket, lost.may_receive) = (None, false);
         return;
     }
@@ -514,12 +554,95 @@ impl Drop for DiskPartner {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Ended, Expected, Order, Reply};
     use super::*;
+    use contract::Body;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use wire::formats::block::{Abilities, Command, Request};
 
     fn lost(socket: OwnedFd) -> Lost {
         let until = now().after(LATE_UNKNOWN);
         Lost { name: FIRST_NAME, slot: None, socket: Some(socket), may_receive: true, until }
+    }
+
+    /// A session that sends a byte for each order, and gets no reply.
+    struct Deaf;
+
+    impl Session for Deaf {
+        fn submit(&mut self, _: &Order, _: Body, output: &mut Body) {
+            output.push(vec![7].into());
+        }
+
+        fn end(&mut self, _: &mut Body) {}
+
+        fn expected(&self) -> Expected {
+            Expected::Header(1)
+        }
+
+        fn handle_header(&mut self, _: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
+            Ok(None)
+        }
+
+        fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
+            Ok(None)
+        }
+    }
+
+    /// A partner with one open session, which has a write without a reply. Returns the server's end of the session, too.
+    fn writing() -> (DiskPartner, UnixStream) {
+        let geometry = Geometry {
+            size_bytes: 4096,
+            block_bytes: 1,
+            preferred_bytes: 4096,
+            abilities: Abilities::default(),
+        };
+        let (name, count, timeout) = ("disk".into(), SessionCount::Fixed(1), Duration::from_secs(10));
+        let session = Box::new(|_: u32| Box::new(Deaf) as Box<dyn Session>);
+        let disk = Disk { name, geometry, count, is_alone: true, timeout, session };
+        let mut partner = DiskPartner::begin(disk, Vec::new()).unwrap();
+        assert_eq!(partner.connections_wanted(), 1);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        partner.connected(Ok(ours.into())).unwrap();
+        let (command, force, keep_space) = (Command::Write, false, false);
+        let request = Request { id: 1, command, force, keep_space, offset: 0, length: 4 };
+        let begin = ToDisk::Begin { number: 1 }.to_bytes();
+        let write = [&request.to_bytes()[..], &[7; 4]].concat();
+        for bytes in [Body::from(begin), Body::from(write)] {
+            assert!(partner.accept(&mut Message::new(now(), bytes)).unwrap());
+        }
+        partner.serve().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (partner, theirs)
+    }
+
+    #[test]
+    fn a_silent_session_stays_until_the_server_lets_in_another_one() {
+        let (mut partner, mut first) = writing();
+        assert_eq!(first.read(&mut [0; 9]).unwrap(), 1);
+        assert_eq!(partner.connections_wanted(), 0);
+        partner.connections[0].is_silent = true;
+        partner.serve().unwrap();
+        assert_eq!(partner.connections_wanted(), 1, "another one may end the silence");
+        partner.connected(Err("it does not answer".into())).unwrap();
+        assert!(partner.connections.len() == 1 && partner.lost.is_empty());
+        let (ours, mut second) = UnixStream::pair().unwrap();
+        second.set_nonblocking(true).unwrap();
+        partner.connected(Ok(ours.into())).unwrap();
+        assert!(partner.connections.len() == 1 && !partner.connections[0].is_silent);
+        assert_eq!(partner.lost.len(), 1, "the write may still reach the disk");
+        assert_eq!(second.read(&mut [0; 9]).unwrap(), 1, "the write was sent again");
+        assert_eq!(first.read(&mut [0; 9]).unwrap(), 0, "the server learns that the session is over");
+    }
+
+    #[test]
+    fn a_session_that_has_become_idle_is_not_silent() {
+        let (mut partner, _first) = writing();
+        partner.connections[0].is_silent = true;
+        partner.schedule = Schedule::new(partner.disk.geometry, CHUNK_BYTES);
+        partner.serve().unwrap();
+        assert_eq!(partner.count_open(), 1);
     }
 
     fn packets() -> (OwnedFd, OwnedFd) {

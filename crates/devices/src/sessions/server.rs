@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Silence of the server until the kernel asks whether it is there, the interval and the number of these questions.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
+/// Silence of a server that may let in one client only, until the kernel ends the connection.
+const OUTLASTED: Duration = Duration::from_secs(24 * 3600);
+
 /// The option `sessions`.
 pub(crate) const SESSIONS: OptionSpec = local(
     "sessions",
@@ -120,6 +123,13 @@ fn tune(socket: impl AsFd) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(&socket, count)
 }
 
+/// Lets the kernel keep a connection through a failure of the network, also an idle one: the limit replaces the number of unanswered
+/// questions and of retransmissions. The server may wait for this connection for ever, and let in no other one.
+pub(crate) fn outlast(socket: impl AsFd) {
+    // It fails if the connection has ended; the first use of it says so.
+    let _ = sockopt::set_tcp_user_timeout(&socket, OUTLASTED.as_millis() as u32);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,5 +142,7 @@ mod tests {
         tune(&stream).unwrap();
         assert!(sockopt::socket_keepalive(&stream).unwrap());
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 0);
+        outlast(&stream);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 86_400_000);
     }
 }
