@@ -42,10 +42,9 @@ const COMMANDS_MAX: usize = 1024;
 const WAYS_MAX: i64 = 64;
 /// Limit of messages that wait for each host, by default.
 const QUEUE: usize = 64;
-/// The same for pictures of a camera and for changes of a screen. A host does not read while it waits for its network; what
-/// waits in front of it becomes old, although the device has newer ones.
+/// The same for pictures of a camera. A host does not read while it waits for its network; what waits in front of it becomes old,
+/// although the device has newer ones. Changes of a screen need the room: while a whole picture is sent, many may come.
 const PICTURES: usize = 2;
-const CHANGES: usize = 8;
 
 /// Options of the policy `copy`.
 static OPTIONS: [OptionSpec; 4] = [
@@ -59,7 +58,7 @@ static OPTIONS: [OptionSpec; 4] = [
         "queue",
         OptionKind::OrAuto(&OptionKind::Integer { min: 1, max: 65_536 }),
         "auto",
-        "messages that wait for each host; auto: 2 pictures of a camera, 8 changes of a screen, 64 others",
+        "messages that wait for each host; auto: 2 pictures of a camera, 64 others",
     ),
     local(
         "slow",
@@ -113,7 +112,6 @@ impl HubOptions {
         let outward = flows.iter().find(|flow| flow.direction == FlowDirection::DeviceToApplication);
         let suitable = match outward.map(|flow| (&flow.format, flow.class)) {
             Some((Format::Video, FlowClass::Timely)) => PICTURES,
-            Some((Format::Video, FlowClass::State)) => CHANGES,
             _ => QUEUE,
         };
         self.queue.unwrap_or(suitable)
