@@ -29,6 +29,7 @@ mod rate_controller;
 mod receive_window;
 mod receiver;
 mod record_streams;
+mod tail;
 #[cfg(test)]
 mod tests;
 

@@ -410,13 +410,8 @@ impl Bus {
     /// Ends the session: the desktop shows that nothing is shared any more.
     pub(super) fn close(&self) {
         let Some(session) = &self.session else { return };
-        let close = self.connection.call_method(
-            Some(DESTINATION),
-            session.as_str(),
-            Some(SESSION),
-            "Close",
-            &(),
-        );
+        let close =
+            self.connection.call_method(Some(DESTINATION), session.as_str(), Some(SESSION), "Close", &());
         // A session that is gone needs no end.
         let _ = block_on(close);
     }
