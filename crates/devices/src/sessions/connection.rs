@@ -7,7 +7,7 @@ use super::{BUSY_PAUSE, Ended, Expected, Reply, Session};
 use buffers::Body;
 use bytes::{Buf, Bytes, BytesMut};
 use contract::Time;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, shutdown, sockopt};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -185,14 +185,22 @@ impl Connection {
         self.put(&output);
     }
 
-    /// Ends the session in order, without waiting.
-    pub(super) fn end(mut self) {
+    /// Ends the session in order, without waiting. `has_orders`: it may have writes without a reply.
+    pub(super) fn end(mut self, has_orders: bool) {
         let mut output = Body::new();
         self.session.end(&mut output);
         self.put(&output);
         let _ = self.send();
         // Copies of the descriptor may exist in another process.
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let how = match has_orders {
+            // It may wait for the server to close the session, and a process that knows nothing of this session may write, too.
+            true => {
+                limit_unsent(&self.socket);
+                Shutdown::Write
+            }
+            false => Shutdown::Both,
+        };
+        let _ = shutdown(&self.socket, how);
     }
 
     /// Sends as much as the socket accepts.
@@ -307,6 +315,13 @@ impl Connection {
             }
         }
     }
+}
+
+/// Lets the kernel end a connection whose server acknowledges nothing for [`SILENCE_MAX`], at its next attempt to reach the server. It
+/// drops the data that were not sent then, however many processes have the socket.
+pub(super) fn limit_unsent(socket: &OwnedFd) {
+    // It fails for a local socket, whose server does not get lost on the way, and for a connection that has ended.
+    let _ = sockopt::set_tcp_user_timeout(socket, SILENCE_MAX.as_millis() as u32);
 }
 
 fn unknown(tag: u64) -> Loss {

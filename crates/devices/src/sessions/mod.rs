@@ -28,6 +28,7 @@
 //! | silent | the server acknowledges something | open |
 //! | silent | another session is open | lost; the kernel drops the bytes that it has not sent |
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
+//! | lost, of an earlier process, the only one that the server may let in | another session is open | lost; the kernel drops the same |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
 //! to the same blocks waits until the session is gone. An order whose own status has ended a session goes to one that opens later, and fails

@@ -1,16 +1,16 @@
 //! The device partner of a disk with several sessions.
 
-use super::connection::{CALLS_MAX, Connection, Loss};
+use super::connection::{CALLS_MAX, Connection, Loss, limit_unsent};
 use super::demand::{Demand, Progress};
 use super::schedule::Schedule;
-use super::silence::SILENCE_MAX;
+use super::server::OUTLASTED;
 use super::{CHUNK_BYTES, Session, SessionCount};
 use crate::flows::{Endpoint, FlowPartner, invalid};
 use contract::{
     Ctl, CtlReply, Direction, FlowKey, Format, Interest, Message, Next, PartnerError, PartnerResult,
     PullSlot, Readiness, RecoveryCtl, Time,
 };
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{Shutdown, shutdown};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -115,7 +115,8 @@ impl DiskPartner {
             rustix::io::ioctl_fionbio(&socket, true)?;
             let name = partner.take_name();
             partner.schedule.inherit(name);
-            partner.watch(name, None, socket, LATE_UNKNOWN)?;
+            let longest = partner.longest(&socket);
+            partner.watch(name, None, socket, longest)?;
         }
         partner.run_demand(now());
         Ok(partner)
@@ -159,6 +160,7 @@ impl DiskPartner {
             self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
             self.end_silent();
+            self.limit_lost();
             let progress = self.progress();
             self.demand.handle_opened(progress, now);
         }
@@ -170,6 +172,29 @@ impl DiskPartner {
             && let Some(index) = self.connections.iter().position(|one| one.is_silent)
         {
             self.lose(index, &Loss::Silent);
+        }
+    }
+
+    /// Returns the longest time to wait until the server has closed a session. Without another session nothing can be written. So the kernel
+    /// may keep the bytes of the only one until there is another: the server may let in none before it has read the end of this one.
+    fn longest(&self, socket: &OwnedFd) -> Duration {
+        // A local socket has no such state, and its kernel keeps nothing that the server could not read at once.
+        if self.disk.is_alone && sys::net::stream_state(socket).is_ok() {
+            return OUTLASTED;
+        }
+        limit_unsent(socket);
+        LATE_UNKNOWN
+    }
+
+    /// Limits the wait for the lost sessions that outlast a failure, once another one is open: the kernel drops what they have not sent.
+    fn limit_lost(&mut self) {
+        if self.connections.is_empty() {
+            return;
+        }
+        let until = now().after(LATE_SILENT);
+        for lost in self.lost.iter_mut().filter(|lost| lost.until > until) {
+            lost.socket.iter().for_each(limit_unsent);
+            lost.until = until;
         }
     }
 
@@ -356,16 +381,17 @@ impl DiskPartner {
                 return self.wait(name, slot, now().after(LATE));
             }
             Loss::Failed(_) => return self.wait(name, slot, now().after(LATE_UNKNOWN)),
-            Loss::Refused { .. } => LATE_UNKNOWN,
+            Loss::Refused { .. } => self.longest(&socket),
             Loss::Silent => {
                 // The network may be back, so the server may still get all of it: then it closes the session.
-                let _ = sockopt::set_tcp_user_timeout(&socket, SILENCE_MAX.as_millis() as u32);
+                limit_unsent(&socket);
                 LATE_SILENT
             }
         };
         if self.watch(name, Some(slot), socket, longest).is_err() {
             self.wait(name, slot, now().after(longest));
         }
+        self.limit_lost();
     }
 
     fn note(&mut self, note: String) {
@@ -388,7 +414,7 @@ impl DiskPartner {
             if let Some(index) = self.connections.iter().position(|one| one.name == name) {
                 let connection = self.connections.remove(index);
                 self.set.remove(&connection.socket);
-                connection.end();
+                connection.end(false);
             }
         }
     }
@@ -545,20 +571,25 @@ impl Endpoint for DiskPartner {
 
 impl Drop for DiskPartner {
     fn drop(&mut self) {
+        let has_orders = !self.schedule.is_idle();
         for connection in self.connections.drain(..).chain(self.opening.drain(..).map(|one| one.connection)) {
             self.set.remove(&connection.socket);
-            connection.end();
+            connection.end(has_orders);
         }
+        // Nobody waits for them any more.
+        self.lost.iter().filter_map(|lost| lost.socket.as_ref()).for_each(limit_unsent);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::server::outlast;
     use super::super::{Ended, Expected, Order, Reply};
     use super::*;
     use contract::Body;
-    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
     use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use wire::formats::block::{Abilities, Command, Request};
 
@@ -590,8 +621,8 @@ mod tests {
         }
     }
 
-    /// A partner with one open session, which has a write without a reply. Returns the server's end of the session, too.
-    fn writing() -> (DiskPartner, UnixStream) {
+    /// A disk whose server may let in one client only.
+    fn disk() -> Disk {
         let geometry = Geometry {
             size_bytes: 4096,
             block_bytes: 1,
@@ -600,11 +631,14 @@ mod tests {
         };
         let (name, count, timeout) = ("disk".into(), SessionCount::Fixed(1), Duration::from_secs(10));
         let session = Box::new(|_: u32| Box::new(Deaf) as Box<dyn Session>);
-        let disk = Disk { name, geometry, count, is_alone: true, timeout, session };
-        let mut partner = DiskPartner::begin(disk, Vec::new()).unwrap();
+        Disk { name, geometry, count, is_alone: true, timeout, session }
+    }
+
+    /// A partner with this session, which has a write without a reply.
+    fn writing_on(ours: OwnedFd) -> DiskPartner {
+        let mut partner = DiskPartner::begin(disk(), Vec::new()).unwrap();
         assert_eq!(partner.connections_wanted(), 1);
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        partner.connected(Ok(ours.into())).unwrap();
+        partner.connected(Ok(ours)).unwrap();
         let (command, force, keep_space) = (Command::Write, false, false);
         let request = Request { id: 1, command, force, keep_space, offset: 0, length: 4 };
         let begin = ToDisk::Begin { number: 1 }.to_bytes();
@@ -613,8 +647,57 @@ mod tests {
             assert!(partner.accept(&mut Message::new(now(), bytes)).unwrap());
         }
         partner.serve().unwrap();
+        partner
+    }
+
+    /// The same with a local session. Returns the server's end of it, too.
+    fn writing() -> (DiskPartner, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (partner, theirs)
+        (writing_on(ours.into()), theirs)
+    }
+
+    /// Returns a connection with both its ends, and another descriptor of the first.
+    fn tcp() -> (OwnedFd, TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let copy = ours.try_clone().unwrap();
+        (ours.into(), listener.accept().unwrap().0, copy)
+    }
+
+    #[test]
+    fn a_session_of_an_earlier_process_is_waited_for_until_its_bytes_are_dropped() {
+        let (ours, _theirs, copy) = tcp();
+        outlast(&copy);
+        let mut partner = DiskPartner::begin(disk(), vec![ours]).unwrap();
+        partner.serve().unwrap();
+        assert!(partner.lost[0].until > now().after(LATE_SILENT), "its kernel may still send them");
+        assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 86_400_000);
+        let (next, _next_theirs, _) = tcp();
+        partner.connected(Ok(next)).unwrap();
+        assert!(partner.lost[0].until <= now().after(LATE_SILENT));
+        assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 10_000);
+        let (ours, _theirs, copy) = tcp();
+        let partner = DiskPartner::begin(Disk { is_alone: false, ..disk() }, vec![ours]).unwrap();
+        assert!(partner.lost[0].until <= now().after(LATE_UNKNOWN));
+        assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 10_000);
+    }
+
+    #[test]
+    fn a_partner_that_ends_leaves_no_write_to_the_kernel_for_long() {
+        let (ours, theirs, copy) = tcp();
+        outlast(&copy);
+        drop(writing_on(ours));
+        assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 10_000);
+        assert!(!sys::descriptor::is_hung_up(&copy), "the next process has to wait for the server");
+        drop(theirs);
+        let (ours, _theirs, copy) = tcp();
+        outlast(&copy);
+        let mut partner = DiskPartner::begin(disk(), Vec::new()).unwrap();
+        partner.connected(Ok(ours)).unwrap();
+        drop(partner);
+        // A server that lets in one client only has to learn that it has gone.
+        assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 86_400_000);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
 /// Silence of a server that may let in one client only, until the kernel ends the connection.
-const OUTLASTED: Duration = Duration::from_secs(24 * 3600);
+pub(super) const OUTLASTED: Duration = Duration::from_secs(24 * 3600);
 
 /// The option `sessions`.
 pub(crate) const SESSIONS: OptionSpec = local(
