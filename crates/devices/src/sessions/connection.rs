@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use sys::clock::boot_ns;
 use sys::net::Room;
 use wire::formats::block::{Command, Failure};
@@ -130,6 +131,13 @@ impl Connection {
     /// Returns the data of writes in progress from which on the next write waits; `None` without a limit.
     pub(super) fn write_bytes_max(&self) -> Option<u64> {
         self.write_limit.as_ref().map(WriteLimit::bytes_max)
+    }
+
+    /// The idle line to the server has this round trip.
+    pub(super) fn use_round_trip(&mut self, round_trip: Duration) {
+        if let Some(limit) = &mut self.write_limit {
+            limit.use_round_trip(round_trip);
+        }
     }
 
     /// Returns whether its opening ends the session that had the slot before.

@@ -84,6 +84,8 @@ pub(crate) struct DiskPartner {
     /// Sessions that were lost.
     losses: u64,
     round_trip: Duration,
+    /// The shortest round trip that a session had when it opened: later ones include the queue of its own data.
+    round_trip_min: Option<Duration>,
     notes: VecDeque<String>,
     is_finishing: bool,
 }
@@ -108,6 +110,7 @@ impl DiskPartner {
             next_name: FIRST_NAME,
             losses: 0,
             round_trip: Duration::ZERO,
+            round_trip_min: None,
             notes: VecDeque::new(),
             is_finishing: false,
         };
@@ -159,10 +162,23 @@ impl DiskPartner {
             }
             self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
+            self.measure_way();
             self.end_silent();
             self.limit_lost();
             let progress = self.progress();
             self.demand.handle_opened(progress, now);
+        }
+    }
+
+    /// Tells the sessions the round trip of the idle line, as far as the newest one shows it.
+    fn measure_way(&mut self) {
+        if let Some(newest) = self.connections.last()
+            && let Ok(state) = sys::net::stream_state(&newest.socket)
+        {
+            let shortest =
+                self.round_trip_min.map_or(state.round_trip_min, |known| known.min(state.round_trip_min));
+            self.round_trip_min = Some(shortest);
+            self.connections.iter_mut().for_each(|connection| connection.use_round_trip(shortest));
         }
     }
 
