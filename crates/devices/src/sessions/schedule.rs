@@ -451,14 +451,15 @@ impl Schedule {
             .any(|(number, index)| self.part(*number, *index).is_some_and(|part| part.session_min > 0))
     }
 
-    /// Assigns the next part to the session in use that has room for it, and the fewest bytes in progress.
+    /// Assigns the next part to the session in use that has room for it, and the fewest bytes in progress. The others pass a write that
+    /// waits for the limit of the sessions: an order that matters keeps a part from being ready.
     pub(super) fn assign(&mut self) -> Option<Assigned> {
         let share = (2 * DATA_BYTES_MAX / self.active as u64).max(SHARE_BYTES_MIN);
+        let mut at = 0;
         loop {
-            let (number, index) = *self.ready.front()?;
+            let (number, index) = *self.ready.get(at)?;
             let least = self.part(number, index).map_or(0, |part| part.session_min);
-            let asked = self.requests.get(&number).map(|pending| pending.request.command);
-            let is_write = asked == Some(Command::Write);
+            let is_write = self.is_write(number);
             // A refused part may take a session that is not in use, so that it waits for no more of them than necessary.
             let count = if least == 0 { self.active } else { usize::MAX };
             let fewest = self
@@ -469,11 +470,15 @@ impl Schedule {
                 .map(|(session, orders)| (*session, orders.bytes < share && orders.has_room(is_write)));
             match fewest {
                 Some((session, true)) => {
-                    self.ready.pop_front();
+                    self.ready.remove(at);
                     let index = self.take_chunk(number, index)?;
                     return self.run(number, index, session);
                 }
-                None if least > 0 => self.refused.extend(self.ready.pop_front()),
+                None if least > 0 => self.refused.extend(self.ready.remove(at)),
+                Some(_) if is_write => {
+                    let mut behind = self.ready.range(at + 1..);
+                    at += 1 + behind.position(|(number, _)| !self.is_write(*number))?;
+                }
                 _ => return None,
             }
         }
@@ -492,6 +497,10 @@ impl Schedule {
         pending.parts_left += 1;
         self.ready.push_front((number, index));
         Some(pending.parts.len() - 1)
+    }
+
+    fn is_write(&self, number: u64) -> bool {
+        self.requests.get(&number).is_some_and(|pending| pending.request.command == Command::Write)
     }
 
     fn part(&self, number: u64, index: usize) -> Option<&Part> {
