@@ -10,6 +10,7 @@
 //! | limits | the longest transfer; without an answer there is no limit |
 //!
 //! A target that is busy or stops a question is asked the same again after a pause, [`BUSY_MAX`] times: it has not said that there is no answer.
+//! One that aborts the mode, the pages or the limits [`ABORTED_MAX`] times has none: some say so in this way, in each session.
 
 use crate::sessions::CHUNK_BYTES;
 use wire::formats::block::{Abilities, Geometry, PREFERRED_BYTES_MAX};
@@ -22,6 +23,8 @@ use wire::scsi::{
 const EVENTS_MAX: u32 = 32;
 /// The most answers of a busy target. With the pauses, they take less than the usual time limit of a login.
 const BUSY_MAX: u32 = 32;
+/// The most answers that abort one question which needs no answer.
+const ABORTED_MAX: u32 = 8;
 /// The preferred length of a request, unless the blocks are longer: a page of memory.
 const PREFERRED_BYTES: u32 = 4096;
 
@@ -44,6 +47,8 @@ pub(super) struct Greeting {
     /// Answers of a busy target, and whether the last one was of that kind.
     busy: u32,
     is_busy: bool,
+    /// Answers that abort the present question.
+    aborted: u32,
     /// The data of the present answer.
     data: Vec<u8>,
     capacity: Option<Capacity>,
@@ -106,7 +111,8 @@ impl Greeting {
         let data = std::mem::take(&mut self.data);
         let key = sense.filter(|_| status == CHECK_CONDITION).map(|sense| sense.key);
         let has_stopped = matches!(status, BUSY | TASK_SET_FULL | TASK_ABORTED);
-        self.is_busy = has_stopped || key == Some(SenseKey::Aborted);
+        let is_aborted = key == Some(SenseKey::Aborted);
+        self.is_busy = false;
         if key == Some(SenseKey::UnitAttention) {
             self.events += 1;
             return match self.events {
@@ -114,10 +120,15 @@ impl Greeting {
                 _ => Err(format!("the unit reports {EVENTS_MAX} events and is not ready")),
             };
         }
-        self.busy += u32::from(self.is_busy);
-        if self.is_busy && self.busy < BUSY_MAX {
+        self.busy += u32::from(has_stopped || is_aborted);
+        self.aborted += u32::from(is_aborted);
+        let is_needed = matches!(self.question, Question::Ready | Question::Inquiry | Question::Capacity);
+        let may_change = has_stopped || (is_aborted && (is_needed || self.aborted < ABORTED_MAX));
+        self.is_busy = may_change && self.busy < BUSY_MAX;
+        if self.is_busy {
             return Ok(None);
         }
+        self.aborted = 0;
         let is_known = scsi::result(status, sense) == GOOD;
         let refused = || {
             let reason = sense.map_or_else(|| format!("status {status:02x}"), |sense| sense.to_string());
@@ -125,8 +136,8 @@ impl Greeting {
         };
         let malformed = |error| format!("the target violates the protocol: {error}");
         self.question = match self.question {
-            Question::Ready | Question::Inquiry | Question::Capacity if !is_known => return Err(refused()),
-            _ if self.is_busy || key == Some(SenseKey::NotReady) => return Err(refused()),
+            _ if is_needed && !is_known => return Err(refused()),
+            _ if has_stopped || key == Some(SenseKey::NotReady) => return Err(refused()),
             Question::Ready => Question::Inquiry,
             Question::Inquiry => {
                 match Inquiry::parse(&data).map_err(malformed)? {
@@ -186,5 +197,50 @@ impl Greeting {
             .check()
             .map(|()| geometry)
             .map_err(|error| format!("this client does not support the disk: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aborted() -> Option<Sense> {
+        Sense::parse(&[0x72, 0xb, 0x47, 0])
+    }
+
+    /// A greeting that asks for the mode.
+    fn before_mode() -> Greeting {
+        let mut greeting = Greeting::default();
+        let capacity = [&[0, 0, 0, 0, 0, 0, 0, 255, 0, 0, 2, 0][..], &[0; 20]].concat();
+        for data in [vec![], vec![0; 36], capacity] {
+            greeting.handle_data(0, &data).unwrap();
+            assert_eq!(greeting.handle_end(GOOD, None), Ok(None));
+        }
+        greeting
+    }
+
+    #[test]
+    fn a_unit_that_aborts_the_questions_that_need_no_answer_is_used_without() {
+        let mut greeting = before_mode();
+        for question in [scsi::mode(), scsi::pages()] {
+            for _ in 1..ABORTED_MAX {
+                assert_eq!(greeting.command(), question);
+                assert_eq!(greeting.handle_end(CHECK_CONDITION, aborted()), Ok(None));
+                assert!(greeting.is_busy());
+            }
+            let end = greeting.handle_end(CHECK_CONDITION, aborted()).unwrap();
+            assert!(!greeting.is_busy() && end.is_some() == (question == scsi::pages()));
+        }
+        assert_eq!(greeting.geometry().unwrap().size_bytes, 131_072);
+    }
+
+    #[test]
+    fn a_unit_that_stays_busy_or_aborts_a_question_of_need_is_refused() {
+        let mut greeting = before_mode();
+        assert!((1..BUSY_MAX).all(|_| greeting.handle_end(BUSY, None) == Ok(None)));
+        assert!(greeting.handle_end(BUSY, None).is_err());
+        let mut greeting = Greeting::default();
+        assert!((1..BUSY_MAX).all(|_| greeting.handle_end(CHECK_CONDITION, aborted()) == Ok(None)));
+        assert!(greeting.handle_end(CHECK_CONDITION, aborted()).is_err());
     }
 }
