@@ -6,6 +6,6 @@ use super::properties::Properties;
 pub fn description(bytes: &[u8]) {
     if let Ok(properties) = Properties::parse(bytes) {
         assert_eq!(properties.to_bytes(), bytes);
-        assert!(!properties.summary().is_empty());
+        assert!(!properties.summary("block").is_empty());
     }
 }

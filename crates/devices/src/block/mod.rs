@@ -184,7 +184,7 @@ fn opened(spec: &DeviceSpec, path: &Path, known: Option<&Properties>) -> Result<
 pub(crate) fn describe(class: &str, properties: &Properties) -> Description {
     Description {
         class: class.into(),
-        summary: properties.summary(),
+        summary: properties.summary(class),
         flows: flows(),
         application: "nbd",
         properties: properties.to_bytes(),

@@ -55,12 +55,16 @@ impl Properties {
             || Identity::parse(&found.identity).is_same(Identity::parse(&self.identity))
     }
 
-    /// Returns the line of text for users.
-    pub(crate) fn summary(&self) -> String {
+    /// Returns the line of text for users. `class`: the device class of the disk.
+    pub(crate) fn summary(&self, class: &str) -> String {
         let access = if self.geometry.abilities.read_only { "read-only" } else { "read and write" };
         let (name, size) = (&self.name, size(self.geometry.size_bytes));
         match self.geometry.block_bytes {
             ..=SECTOR_BYTES => format!("{name} (disk, {size}, {access})"),
+            // An NBD server tells which requests it takes. The partition table of its image may count other sectors.
+            bytes if class == "nbd" => {
+                format!("{name} (disk, {size}, requests of whole {bytes} bytes, {access})")
+            }
             bytes => format!("{name} (disk, {size}, sectors of {bytes} bytes, {access})"),
         }
     }

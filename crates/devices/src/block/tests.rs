@@ -284,8 +284,10 @@ fn the_line_for_users_tells_long_sectors() {
         identity: String::new(),
     };
     let long = "sdb (disk, 4 TiB, sectors of 4096 bytes, read and write)";
-    assert_eq!(properties(4096).summary(), long);
-    assert_eq!(properties(512).summary(), "sdb (disk, 4 TiB, read and write)");
+    assert_eq!(properties(4096).summary("iscsi"), long);
+    assert_eq!(properties(512).summary("iscsi"), "sdb (disk, 4 TiB, read and write)");
+    let whole = "sdb (disk, 4 TiB, requests of whole 4096 bytes, read and write)";
+    assert_eq!(properties(4096).summary("nbd"), whole, "its sectors may have 512 bytes");
     let file = DiskFile::new(1 << 20);
     assert!(!file.open(false).unwrap().description.summary.contains("sectors"));
     let Some(device) = Loop::new(&file, &["--sector-size", "4096"]) else {
