@@ -250,9 +250,9 @@ impl DiskPartner {
 
     /// Handles an attempt that has failed.
     fn handle_failed(&mut self, problem: &str, now: Time) {
-        let open = self.connections.len();
-        if self.demand.handle_failed(self.count_open(), now) {
-            let left = if open == 0 { "none is left".into() } else { format!("it continues with {open}") };
+        let open = self.count_open();
+        if self.demand.handle_failed(open, now) {
+            let left = if open == 0 { "requests wait".into() } else { format!("it continues with {open}") };
             self.note(format!(
                 "no further session with {}: {problem}; {left}, and it tries again",
                 self.disk.name
@@ -531,7 +531,7 @@ impl Endpoint for DiskPartner {
             }
             Ctl::Report => {
                 let searched = self.demand.searched();
-                let open = self.connections.len() as u32;
+                let open = self.count_open();
                 Ok(CtlReply::Report(vec![
                     ("sessions", f64::from(self.demand.used().min(open))),
                     ("sessions open", f64::from(open)),
@@ -726,6 +726,8 @@ mod tests {
         assert_eq!(partner.connections_wanted(), 1, "another one may end the silence");
         partner.connected(Err("it does not answer".into())).unwrap();
         assert!(partner.connections.len() == 1 && partner.lost.is_empty());
+        let note = partner.notes.pop_front().unwrap();
+        assert!(note.contains("it does not answer; requests wait"), "{note}");
         let (ours, mut second) = UnixStream::pair().unwrap();
         second.set_nonblocking(true).unwrap();
         partner.connected(Ok(ours.into())).unwrap();
