@@ -28,9 +28,8 @@ mod wrong_words;
 
 use arguments::Command;
 use output::Failure;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+fn main() -> ! {
     let done = match wrong_words::parse().command {
         Command::Pair(words) => pair::pair(words),
         Command::Peers(words) => pair::peers(words),
@@ -57,10 +56,10 @@ fn main() -> ExitCode {
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { directory } => shell::man(directory.as_deref()),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    sys::exit::end(match done {
+        Ok(()) => 0,
         Err(failure) => failure.report(),
-    }
+    })
 }
 
 impl From<contract::ServiceError> for Failure {

@@ -12,7 +12,6 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Failure of a command.
@@ -28,14 +27,14 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Prints the failure on standard error and returns the exit status.
-    pub(crate) fn report(self) -> ExitCode {
+    pub(crate) fn report(self) -> u8 {
         let (text, status) = match self {
             Failure::Usage(text) => (text, 2),
             Failure::Failed(text) => (text, 1),
-            Failure::OutputClosed => return ExitCode::SUCCESS,
+            Failure::OutputClosed => return 0,
         };
         let _ = writeln!(io::stderr(), "outboard: {}", printable(&text));
-        ExitCode::from(status)
+        status
     }
 }
 

@@ -1,7 +1,17 @@
-//! How a process ended (`wait(2)`).
+//! How a process ended (`wait(2)`), and the end of this one.
 
+use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+
+/// Ends this process. Unlike `exit(3)`, it runs no handlers and destructors of libraries: a thread of PipeWire may unload one of
+/// them meanwhile, and the process would be killed by SIGSEGV.
+pub fn end(status: u8) -> ! {
+    // Nobody is left to tell of an error.
+    let _ = io::stdout().flush();
+    // SAFETY: it ends all threads at once and returns never.
+    unsafe { libc::_exit(status.into()) }
+}
 
 /// Describes an exit status.
 pub fn describe(status: ExitStatus) -> String {
