@@ -581,13 +581,15 @@ fn a_refusal_of_another_host_ends_no_search() {
     let other = TcpListener::bind(lab.device_host).unwrap();
     let (emit, refused) = channel();
     let refuses = std::thread::spawn(move || {
+        // They stay open: one that is closed with unread input is reset, and its goodbye is lost. The relay may keep one
+        // that nobody uses any more.
+        let mut open = Vec::new();
         for stream in other.incoming().take(REFUSALS) {
             let mut stream = stream.unwrap();
             let goodbye = wire::Control::Goodbye { reason: "this host is full".into() };
             // A connection that the relay cut has nobody to refuse.
             let _ = io::Write::write_all(&mut stream, &goodbye.emit());
-            // A socket that is closed with unread input is reset, and the goodbye is lost.
-            let _ = io::Read::read_to_end(&mut stream, &mut Vec::new());
+            open.push(stream);
             emit.send(()).unwrap();
         }
     });
