@@ -221,8 +221,8 @@ pub struct ApplicationHost {
     redial: Option<Redial>,
     /// Earliest time of the next search.
     redial_at: Time,
-    /// The searches since then have found the device host, and it refused each.
-    refused_since: Option<Time>,
+    /// The first and the last of the refusals in a row by the device host.
+    refused: Option<(Time, Time)>,
 }
 
 impl ApplicationHost {
@@ -288,7 +288,7 @@ impl ApplicationHost {
             poller,
             redial: None,
             redial_at: Time::ZERO,
-            refused_since: None,
+            refused: None,
         })
     }
 

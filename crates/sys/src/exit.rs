@@ -1,14 +1,12 @@
 //! How a process ended (`wait(2)`), and the end of this one.
 
-use std::io::{self, Write as _};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 /// Ends this process. Unlike `exit(3)`, it runs no handlers and destructors of libraries: a thread of PipeWire may unload one of
 /// them meanwhile, and the process would be killed by SIGSEGV.
 pub fn end(status: u8) -> ! {
-    // Nobody is left to tell of an error.
-    let _ = io::stdout().flush();
+    // Each writer flushes its own output. A flush here would wait for a writer whose reader has stopped.
     // SAFETY: it ends all threads at once and returns never.
     unsafe { libc::_exit(status.into()) }
 }

@@ -34,6 +34,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// A refusal that lasts so long is final. One for overload, or for a greeting that came too late, passes sooner.
 const REFUSAL_MAX: Duration = Duration::from_secs(10);
+/// Longest time between two refusals in a row: searches at two addresses take less.
+const REFUSAL_GAP: Duration = Duration::from_secs(30);
 
 /// Refusal of a host that shows a different key from the one of the first connection.
 pub(super) const ANOTHER_HOST: &str = "a different host answers at this address";
@@ -224,18 +226,18 @@ impl ApplicationHost {
             }
             Ok(())
         });
-        match &went_on {
-            Ok(()) => self.refused_since = None,
-            Err(ServiceError::Peer(_)) => {
-                self.refused_since.get_or_insert_with(now);
+        if went_on.is_ok() {
+            self.refused = None;
+        } else if matches!(went_on, Err(ServiceError::Peer(_))) {
+            let now = now();
+            // The former address may not answer while the new one refuses; an outage separates two refusals.
+            let in_a_row = self.refused.filter(|(_, last)| now.since(*last) < REFUSAL_GAP);
+            let since = in_a_row.map_or(now, |(since, _)| since);
+            self.refused = Some((since, now));
+            if now.since(since) < REFUSAL_MAX {
+                self.redial_at = now.after(REFUSAL_INTERVAL);
+                return Ok(());
             }
-            // The former address may not answer while the new one refuses.
-            Err(_) => {}
-        }
-        let passes = |since: Time| now().since(since) < REFUSAL_MAX;
-        if matches!(went_on, Err(ServiceError::Peer(_))) && self.refused_since.is_some_and(passes) {
-            self.redial_at = now().after(REFUSAL_INTERVAL);
-            return Ok(());
         }
         match (went_on, found.change) {
             (Err(ServiceError::Unreachable(_)), _) | (Ok(()), None) => {}

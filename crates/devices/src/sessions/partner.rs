@@ -170,14 +170,12 @@ impl DiskPartner {
         }
     }
 
-    /// Tells the sessions the round trip of the idle line, as far as the newest one shows it.
+    /// Tells the sessions the round trip of the idle line: the shortest that any of them had. The kernel's own minimum grows again
+    /// while a queue stands.
     fn measure_way(&mut self) {
-        if let Some(newest) = self.connections.last()
-            && let Ok(state) = sys::net::stream_state(&newest.socket)
-        {
-            let shortest =
-                self.round_trip_min.map_or(state.round_trip_min, |known| known.min(state.round_trip_min));
-            self.round_trip_min = Some(shortest);
+        let states = self.connections.iter().filter_map(|one| sys::net::stream_state(&one.socket).ok());
+        self.round_trip_min = states.map(|state| state.round_trip_min).chain(self.round_trip_min).min();
+        if let Some(shortest) = self.round_trip_min {
             self.connections.iter_mut().for_each(|connection| connection.use_round_trip(shortest));
         }
     }
@@ -320,6 +318,7 @@ impl DiskPartner {
             _ => {
                 let may_end = !self.disk.is_alone;
                 self.connections.iter_mut().for_each(|connection| connection.check_silence(now, may_end));
+                self.measure_way();
                 self.check_at = Some(now.after(CHECK_INTERVAL));
             }
         }

@@ -343,10 +343,12 @@ impl QuicConnection {
 
     /// Sends a PING behind the end of a burst if it may be lost.
     fn probe_tail(&mut self, now: Instant) {
-        let Some((_, connection)) = self.state.as_mut().filter(|(_, connection)| !connection.is_closed())
-        else {
+        let Some((_, connection)) = &mut self.state else { return };
+        if connection.is_closed() {
+            // A timer of a closed connection would stay in the past.
+            self.tail = Tail::default();
             return;
-        };
+        }
         let stats = connection.stats();
         let frames = stats.frame_tx.stream + stats.frame_tx.datagram;
         let sent = Sent { frames, lost_packets: stats.path.lost_packets };
