@@ -15,7 +15,6 @@
 use super::ack_bypass::{self, AckMonitor};
 use super::config::ConnectionConfig;
 use super::rate_controller::Permission;
-use super::tail::{Sent, Tail};
 use crate::socket;
 use bytes::BytesMut;
 use contract::{Interest, PartnerError, PartnerResult, Readiness, Time};
@@ -120,7 +119,6 @@ pub struct QuicConnection {
     response: Vec<u8>,
     slab: BytesMut,
     ack_monitor: AckMonitor,
-    tail: Tail,
     /// Data may have become readable or writable since [`QuicConnection::take_news`].
     has_news: bool,
     timeout: Option<Instant>,
@@ -166,7 +164,6 @@ impl QuicConnection {
             response: Vec::new(),
             slab: BytesMut::with_capacity(SLAB_BYTES),
             ack_monitor: AckMonitor::default(),
-            tail: Tail::default(),
             has_news: true,
             timeout: None,
             paced_until: None,
@@ -313,17 +310,14 @@ impl QuicConnection {
             }
         }
         self.transmit(now);
-        self.probe_tail(now);
         self.send_overdue_ack(now);
         if self.late_until().is_some_and(|at| at <= now) {
             self.remove_path(0);
         }
         let timeout = self.state.as_mut().and_then(|(_, connection)| connection.poll_timeout());
         let handshake_until = handshake_until.filter(|_| self.over.is_none());
-        let probes = [self.ack_monitor.due(), self.tail.ping_at()];
-        let timers =
-            [timeout, handshake_until, self.late_until(), self.paced_until].into_iter().chain(probes);
-        self.timeout = timers.flatten().min();
+        let timers = [timeout, self.ack_monitor.due(), handshake_until, self.late_until(), self.paced_until];
+        self.timeout = timers.into_iter().flatten().min();
     }
 
     /// Sends a PING on a new path before any timer is handled. quinn-proto counts packets in flight per path but has one
@@ -338,24 +332,6 @@ impl QuicConnection {
             // Pending datagrams belong to the old path and count as lost there.
             self.output.pending = None;
             self.send_one_now(now);
-        }
-    }
-
-    /// Sends a PING behind the end of a burst if it may be lost.
-    fn probe_tail(&mut self, now: Instant) {
-        let Some((_, connection)) = &mut self.state else { return };
-        if connection.is_closed() {
-            // A timer of a closed connection would stay in the past.
-            self.tail = Tail::default();
-            return;
-        }
-        let stats = connection.stats();
-        let frames = stats.frame_tx.stream + stats.frame_tx.datagram;
-        let sent = Sent { frames, lost_packets: stats.path.lost_packets };
-        self.tail.handle_sent(sent, stats.path.rtt, now);
-        if self.tail.take_ping(now) {
-            connection.ping();
-            self.transmit(now);
         }
     }
 

@@ -29,7 +29,6 @@ mod rate_controller;
 mod receive_window;
 mod receiver;
 mod record_streams;
-mod tail;
 #[cfg(test)]
 mod tests;
 
