@@ -413,6 +413,20 @@ fn passed_on(to: SocketAddr) -> (SocketAddr, Receiver<[TcpStream; 2]>) {
     (address, told)
 }
 
+/// Starts a lab whose connections are forwarded by [`passed_on`].
+fn start_passed_on(class: FlowClass, transport: &'static str, seed: u64) -> (Lab, Receiver<[TcpStream; 2]>) {
+    let mut connections = None;
+    let lab = Lab::start_behind(
+        Setup { class, transport, via: "", params: Params::default(), seed },
+        |device_host| {
+            let (address, told) = passed_on(device_host);
+            connections = Some(told);
+            address
+        },
+    );
+    (lab, connections.unwrap())
+}
+
 /// Forwards the datagrams of one client to `to`.
 fn datagrams_passed_on(to: SocketAddr) -> SocketAddr {
     // Nothing listens for connections at this address of the host.
@@ -454,15 +468,7 @@ fn the_devices_of_a_host_are_listed_where_only_udp_passes() {
 /// forever.
 #[test]
 fn a_data_connection_lost_by_the_device_host_alone_is_reconnected() {
-    let mut connections = None;
-    let setup =
-        Setup { class: FlowClass::Reliable, transport: "tcp", via: "", params: Params::default(), seed: 29 };
-    let lab = Lab::start_behind(setup, |device_host| {
-        let (address, told) = passed_on(device_host);
-        connections = Some(told);
-        address
-    });
-    let connections = connections.unwrap();
+    let (lab, connections) = start_passed_on(FlowClass::Reliable, "tcp", 29);
     lab.device.say("before");
     lab.application.wait("earlier messages", |bench| !bench.pushed.is_empty());
     let [_control, data] = [(); 2].map(|()| connections.recv_timeout(WATCHDOG).unwrap());
@@ -473,14 +479,7 @@ fn a_data_connection_lost_by_the_device_host_alone_is_reconnected() {
 
 #[test]
 fn a_network_that_blocks_the_datagrams_of_udp_is_named() {
-    let mut connections = None;
-    let setup =
-        Setup { class: FlowClass::State, transport: "udp", via: "", params: Params::default(), seed: 43 };
-    let lab = Lab::start_behind(setup, |device_host| {
-        let (address, told) = passed_on(device_host);
-        connections = Some(told);
-        address
-    });
+    let (lab, _connections) = start_passed_on(FlowClass::State, "udp", 43);
     lab.wait_event(
         "the warning",
         |event| matches!(event, Event::Warning { problem } if problem.contains("UDP port")),
@@ -543,15 +542,7 @@ fn a_restarted_device_host_gets_the_unacknowledged_messages() {
 /// A program of `exec` on the device host gets this address.
 #[test]
 fn a_resumed_session_has_the_new_address_of_its_peer() {
-    let mut connections = None;
-    let setup =
-        Setup { class: FlowClass::Reliable, transport: "tcp", via: "", params: Params::default(), seed: 43 };
-    let lab = Lab::start_behind(setup, |device_host| {
-        let (address, told) = passed_on(device_host);
-        connections = Some(told);
-        address
-    });
-    let connections = connections.unwrap();
+    let (lab, connections) = start_passed_on(FlowClass::Reliable, "tcp", 43);
     lab.device.say("before");
     lab.application.wait("earlier messages", |bench| !bench.pushed.is_empty());
     let peer = || {

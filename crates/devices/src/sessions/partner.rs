@@ -599,7 +599,7 @@ impl Drop for DiskPartner {
 #[cfg(test)]
 mod tests {
     use super::super::server::outlast;
-    use super::super::{Ended, Expected, Order, Reply};
+    use super::super::tests::Deaf;
     use super::*;
     use contract::Body;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair, sockopt};
@@ -613,29 +613,6 @@ mod tests {
         Lost { name: FIRST_NAME, slot: None, socket: Some(socket), may_receive: true, until }
     }
 
-    /// A session that sends a byte for each order, and gets no reply.
-    struct Deaf;
-
-    impl Session for Deaf {
-        fn submit(&mut self, _: &Order, _: Body, output: &mut Body) {
-            output.push(vec![7].into());
-        }
-
-        fn end(&mut self, _: &mut Body) {}
-
-        fn expected(&self) -> Expected {
-            Expected::Header(1)
-        }
-
-        fn handle_header(&mut self, _: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
-            Ok(None)
-        }
-
-        fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
-            Ok(None)
-        }
-    }
-
     /// A disk whose server may let in one client only.
     fn disk() -> Disk {
         let geometry = Geometry {
@@ -645,7 +622,7 @@ mod tests {
             abilities: Abilities::default(),
         };
         let (name, count, timeout) = ("disk".into(), SessionCount::Fixed(1), Duration::from_secs(10));
-        let session = Box::new(|_: u32| Box::new(Deaf) as Box<dyn Session>);
+        let session = Box::new(|_: u32| Box::new(Deaf::default()) as Box<dyn Session>);
         Disk { name, geometry, count, is_alone: true, timeout, session }
     }
 
@@ -718,7 +695,7 @@ mod tests {
     #[test]
     fn a_silent_session_stays_until_the_server_lets_in_another_one() {
         let (mut partner, mut first) = writing();
-        assert_eq!(first.read(&mut [0; 9]).unwrap(), 1);
+        assert_eq!(first.read(&mut [0; 9]).unwrap(), 4);
         assert_eq!(partner.connections_wanted(), 0);
         partner.connections[0].is_silent = true;
         partner.serve().unwrap();
@@ -732,7 +709,7 @@ mod tests {
         partner.connected(Ok(ours.into())).unwrap();
         assert!(partner.connections.len() == 1 && !partner.connections[0].is_silent);
         assert_eq!(partner.lost.len(), 1, "the write may still reach the disk");
-        assert_eq!(second.read(&mut [0; 9]).unwrap(), 1, "the write was sent again");
+        assert_eq!(second.read(&mut [0; 9]).unwrap(), 4, "the write was sent again");
         assert_eq!(first.read(&mut [0; 9]).unwrap(), 0, "the server learns that the session is over");
     }
 

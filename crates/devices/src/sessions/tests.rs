@@ -569,13 +569,19 @@ fn without_a_session_the_next_attempt_is_soon() {
     assert_eq!(demand.take_requested(), 4);
 }
 
-/// A session whose server is busy at first.
-struct Busy {
+/// A session that sends the data of each order and gets no reply.
+#[derive(Default)]
+pub(super) struct Deaf {
+    /// Its server is busy at first.
     is_paused: bool,
+    /// The bytes that were not sent.
+    left: Arc<AtomicUsize>,
 }
 
-impl Session for Busy {
-    fn submit(&mut self, _: &Order, _: Body, _: &mut Body) {}
+impl Session for Deaf {
+    fn submit(&mut self, _: &Order, data: Body, output: &mut Body) {
+        output.append(data);
+    }
 
     fn end(&mut self, _: &mut Body) {}
 
@@ -599,32 +605,9 @@ impl Session for Busy {
     fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
         Ok(None)
     }
-}
-
-/// A session that notes the bytes that were not sent.
-struct Noting(Arc<AtomicUsize>);
-
-impl Session for Noting {
-    fn submit(&mut self, _: &Order, data: Body, output: &mut Body) {
-        output.append(data);
-    }
-
-    fn end(&mut self, _: &mut Body) {}
-
-    fn expected(&self) -> Expected {
-        Expected::Header(1)
-    }
-
-    fn handle_header(&mut self, _: &[u8], _: &mut Body) -> Result<Option<Reply>, Ended> {
-        Ok(None)
-    }
-
-    fn handle_data(&mut self, _: u32, _: &mut Body) -> Result<Option<Reply>, Ended> {
-        Ok(None)
-    }
 
     fn handle_sent(&mut self, left: usize) {
-        self.0.store(left, Relaxed);
+        self.left.store(left, Relaxed);
     }
 }
 
@@ -634,8 +617,9 @@ fn a_session_learns_of_each_part_that_was_sent() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
-    let left = Arc::new(AtomicUsize::new(0));
-    let mut connection = Connection::new(1, 0, ours.into(), Box::new(Noting(left.clone())));
+    let session = Deaf::default();
+    let left = session.left.clone();
+    let mut connection = Connection::new(1, 0, ours.into(), Box::new(session));
     let (command, force, keep_space) = (Command::Write, false, false);
     let order = Order { tag: 1, command, force, keep_space, offset: 0, length: DATA_BYTES as u32 };
     connection.submit(Assigned { session: 1, order, data: Body::from(vec![7; DATA_BYTES]) });
@@ -655,7 +639,8 @@ fn a_session_learns_of_each_part_that_was_sent() {
 fn a_paused_session_continues_after_the_pause() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
-    let mut connection = Connection::new(1, 0, ours.into(), Box::new(Busy { is_paused: true }));
+    let session = Deaf { is_paused: true, ..Deaf::default() };
+    let mut connection = Connection::new(1, 0, ours.into(), Box::new(session));
     let mut sent_at = |now| {
         connection.run_pause(now);
         connection.send().unwrap();
