@@ -97,9 +97,13 @@ impl Copies {
         std::mem::take(&mut self.state) != CopyState::None
     }
 
-    /// The viewer has sent a text. Returns the text to offer; `None` if it is on the clipboard already.
+    /// The viewer has sent a text. Returns the text to offer; `None` if it is empty or on the clipboard already.
     pub(crate) fn handle_text(&mut self, text: &str) -> Option<String> {
         let text = clean(text);
+        // An older application host forwards the empty text that some VNC viewers send when a picture is copied.
+        if text.is_empty() {
+            return None;
+        }
         if !std::mem::take(&mut self.is_replaced) && self.received.as_ref() == Some(&text) {
             return None;
         }
@@ -208,6 +212,9 @@ mod tests {
         assert_eq!(copies.handle_text("same").as_deref(), Some("same"));
         assert_eq!(copies.handle_text("same"), None);
         copies.handle_copy();
+        for empty in ["", "\u{0}\u{1b}"] {
+            assert_eq!(copies.handle_text(empty), None, "the copy stays on the clipboard");
+        }
         copies.provide("same".into());
         assert_eq!(copies.handle_text("same"), None, "a clipboard manager holds it");
     }

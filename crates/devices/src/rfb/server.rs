@@ -441,12 +441,14 @@ impl Viewer {
             return Ok(());
         }
         let Some(clipboard) = &mut self.clipboard else { return Ok(()) };
-        if length >= 0 {
-            events.push(Event::Text(from_latin_1(body)));
-            return Ok(());
-        }
         let output = &mut self.output.bytes;
-        match clipboard.handle(body, output)? {
+        let received = match length {
+            0.. => Received::Text(from_latin_1(body)),
+            _ => clipboard.handle(body, output)?,
+        };
+        match received {
+            // KRDC sends one when a picture is copied on its host. The screen's clipboard keeps its content.
+            Received::Text(text) if text.is_empty() => {}
             Received::Text(text) => events.push(Event::Text(text)),
             Received::Announcement => clipboard.request(output),
             Received::Request => self.request_copy(events),

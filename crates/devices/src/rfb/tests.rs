@@ -389,6 +389,23 @@ fn input_becomes_events_and_release_undoes_it() {
     assert_eq!(line.viewer.release(), []);
 }
 
+/// KRDC sends the first message when a picture is copied.
+#[test]
+fn an_empty_text_of_a_viewer_is_no_event() {
+    let mut line = running(&[encoding::EXTENDED_CLIPBOARD]);
+    line.send(&[6, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut theirs = Clipboard::new(6, 0);
+    theirs.handle(&[0x11, 0, 0, 1, 0, 16, 0, 0], &mut Vec::new()).unwrap();
+    let mut provide = Vec::new();
+    assert!(theirs.offer("", &mut provide));
+    line.send(&provide).unwrap();
+    assert_eq!(line.events, []);
+    provide.clear();
+    assert!(theirs.offer("a text", &mut provide));
+    line.send(&provide).unwrap();
+    assert_eq!(line.events, [Event::Text("a text".into())]);
+}
+
 /// The messages that TigerVNC's viewer sends after its list of encodings and when its clipboard changes.
 #[test]
 fn the_server_requests_the_text_of_an_extended_clipboard() {

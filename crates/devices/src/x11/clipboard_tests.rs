@@ -498,6 +498,20 @@ fn text_is_offered_on_the_clipboard() {
     }
 }
 
+/// VNC viewers send an empty text when a picture is copied.
+#[test]
+fn an_empty_text_leaves_the_clipboard_to_its_owner() {
+    let Some(server) = Server::start("64x48x24") else { return };
+    let (mut device, mut owner) = (server.device(""), Owner::new(&server));
+    device.until("the first picture", |screen| screen.frames == 1);
+    owner.copy();
+    device.push(Event::Text(String::new()));
+    device.push(Event::Refresh);
+    device.until("the refresh", |screen| screen.frames == 2);
+    assert_eq!(owner_of(&server), owner.painter.root);
+    assert_eq!(device.figure("inputs refused"), 0.0);
+}
+
 /// The text is longer than one request may be.
 #[test]
 fn an_unmodified_program_pastes_a_long_text() {
