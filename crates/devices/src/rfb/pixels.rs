@@ -104,11 +104,12 @@ impl PixelFormat {
         Packing { bytes, shifts }
     }
 
-    /// Returns the byte layout of a ZRLE pixel (7.7.6, `CPIXEL`): without the unused byte, if there is one.
+    /// Returns the byte layout of a ZRLE pixel (7.7.6, `CPIXEL`): without the unused byte, if there is one. By the
+    /// specification, a depth over 24 prevents that. No other server does so, and viewers with a depth of 32 rely on it.
     pub(super) fn cpixel(&self) -> Packing {
         let used = self.channels.iter().fold(0u32, |used, c| used | u32::from(c.max) << c.shift);
         let base = match used {
-            _ if self.bits != 32 || self.depth > 24 => return self.pixel(),
+            _ if self.bits != 32 => return self.pixel(),
             _ if used >> 24 == 0 => 0,
             _ if used & 0xff == 0 => 8,
             _ => return self.pixel(),
@@ -254,6 +255,7 @@ pub(super) mod tests {
             format(32, 24, false, [(255, 0), (255, 8), (255, 16)]),
             format(32, 24, false, [(255, 24), (255, 16), (255, 8)]),
             format(32, 30, false, [(1023, 20), (1023, 10), (1023, 0)]),
+            format(32, 32, false, [(255, 16), (255, 8), (255, 0)]),
             format(16, 16, false, [(31, 11), (63, 5), (31, 0)]),
             format(16, 15, true, [(31, 10), (31, 5), (31, 0)]),
             format(8, 8, false, [(7, 0), (7, 3), (3, 6)]),
@@ -291,7 +293,11 @@ pub(super) mod tests {
         assert_eq!(packings(formats()[1]), big);
         let upper = format(32, 24, false, [(255, 24), (255, 16), (255, 8)]);
         assert_eq!(packings(upper)[1], vec![0x34, 0x12, 0], "the upper three bytes");
-        assert_eq!(packings(formats()[6])[0], vec![0x34, 0x56], "two bytes, the upper byte first");
+        assert_eq!(packings(formats()[7])[0], vec![0x34, 0x56], "two bytes, the upper byte first");
+        // macOS Screen Sharing gives the depth 32.
+        let deep = formats()[5];
+        assert_eq!((deep.depth, deep.cpixel().bytes, deep.tpixel().bytes), (32, 3, 4));
+        assert_eq!(formats()[4].cpixel().bytes, 4, "30 bits are used");
     }
 
     #[test]
