@@ -181,12 +181,12 @@ fn a_layout_that_the_screens_user_loads_later_is_typed() {
     assert_eq!(device.figure("inputs refused"), 0.0);
 }
 
-/// Keys by their codes: Q, E, A, 7 of the keypad, and the modifiers.
+/// Keys by their codes: Q, E, A, the comma, 7 of the keypad, and the modifiers.
 #[test]
 fn a_window_sends_the_keysyms_of_every_layout_level_and_lock() {
-    let [q, e, a, keypad_7] = [24, 26, 38, 79];
+    let [q, e, a, comma, keypad_7] = [24, 26, 38, 59, 79];
     let [shift, alt_gr, caps_lock, num_lock] = [50, 108, 66, 77];
-    let [left_alt, left_control, print, pause] = [64, 37, 107, 127];
+    let [left_alt, left_control, left_super, print, pause] = [64, 37, 133, 107, 127];
     let Some(server) = Server::start("320x200x24") else { return };
     let Some(mut user) = User::new(&server, "us,de,ru,gr") else { return };
     let (mut glass, mut viewer) = (server.device(",view=only"), server.window());
@@ -210,6 +210,13 @@ fn a_window_sends_the_keysyms_of_every_layout_level_and_lock() {
     check(ru, &[a], 0x6c6);
     check(ru, &[shift, a], 0x6e6);
     check(gr, &[a], 0x7e1);
+    // Shortcuts work where no key has the letters of these layouts. A Latin layout keeps its third level.
+    check(ru, &[left_control, a], 0x61);
+    check(ru, &[left_control, shift, a], 0x41);
+    check(ru, &[left_control, comma], 0x2c);
+    check(gr, &[left_alt, e], 0x65);
+    check(gr, &[left_super, a], 0x61);
+    check(de, &[left_control, alt_gr, e], 0x20ac);
     for group in [us, de, ru] {
         check(group, &[keypad_7], 0xff95);
     }

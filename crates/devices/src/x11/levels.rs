@@ -2,7 +2,7 @@
 //!
 //! The map of the core protocol does not tell where the levels of each group are in a row, nor which modifiers select them.
 
-use crate::keys::layout::{LOCK_BIT, Layout, NONE, upper};
+use crate::keys::layout::{LOCK_BIT, Layout, NONE, UNICODE, upper};
 use x11rb_protocol::protocol::xkb::{GetMapReply, KeySymMap, KeyType};
 
 /// Groups and levels of a [`Layout`].
@@ -23,6 +23,10 @@ pub(super) struct Levels {
 
 /// Control and Alt (`Mod1`) are sent as keys of their own, and select the level at the screen: Print with Alt stays Print here.
 const SENT_BITS: u16 = 1 << 2 | 1 << 3;
+/// The modifiers of shortcuts: Control, Alt and Super (`Mod4`).
+const SHORTCUT_BITS: u16 = SENT_BITS | 1 << 6;
+/// The keysyms of the characters of ASCII.
+const ASCII: std::ops::RangeInclusive<u32> = 0x20..=0x7e;
 
 impl Levels {
     /// Takes a server's map, which has all types and keys.
@@ -36,12 +40,29 @@ impl Levels {
     }
 
     /// Returns the keysym of a key that is pressed while the modifiers and the group in `state` are active.
+    ///
+    /// In a shortcut, a letter of another script gives way to the character of ASCII that the same key has in another group.
+    /// Toolkits choose it, too, but at the screen they have only the keysym, not the key.
     pub(super) fn keysym(&self, key: u8, state: u16) -> u32 {
         let index = usize::from(key).checked_sub(self.first.into());
         let Some(key) = index.and_then(|index| self.keys.get(index)) else { return NONE };
         // Bits 13 and 14 of the state are the group.
         let Some(group) = group_of(key, usize::from(state >> 13 & 3)) else { return NONE };
-        let Some(kind) = self.types.get(usize::from(key.kt_index[group])) else { return NONE };
+        let found = self.keysym_in(key, group, state);
+        if state & SHORTCUT_BITS == 0 || !is_of_other_script(found) {
+            return found;
+        }
+        let mut all = (0..key.kt_index.len()).map(|group| self.keysym_in(key, group, state));
+        all.find(|keysym| ASCII.contains(keysym)).unwrap_or(found)
+    }
+
+    /// Returns the keysym of a key in a group while the modifiers in `state` are active.
+    fn keysym_in(&self, key: &KeySymMap, group: usize, state: u16) -> u32 {
+        if group >= usize::from(key.group_info & GROUP_COUNT) {
+            return NONE;
+        }
+        let kind = key.kt_index.get(group).and_then(|kind| self.types.get(usize::from(*kind)));
+        let Some(kind) = kind else { return NONE };
         let modifiers = state & u16::from(kind.mods_mask) & !SENT_BITS;
         let is_selected = |mask| u16::from(mask) == modifiers;
         let selected = kind.map.iter().find(|entry| entry.active && is_selected(entry.mods_mask));
@@ -62,6 +83,12 @@ impl Levels {
         let keysyms = self.keys.iter().flat_map(row).collect();
         Layout::new(self.first, GROUPS * LEVELS, keysyms, &[])
     }
+}
+
+/// Returns whether a keysym has a script other than Latin: kana to Greek, Hebrew to Korean, Unicode from Greek on.
+fn is_of_other_script(keysym: u32) -> bool {
+    let unicode = UNICODE + 0x370..=UNICODE + 0x10_ffff;
+    matches!(keysym, 0x400..=0x7ff | 0xc00..=0xeff) || unicode.contains(&keysym)
 }
 
 /// Returns the group that a key has in place of `group`; `None` if the key has no group.
