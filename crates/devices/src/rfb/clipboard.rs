@@ -14,6 +14,10 @@ use std::borrow::Cow;
 /// The most bytes of a message that is read: a text that compresses badly, and its header.
 pub(super) const MESSAGE_BYTES_MAX: usize = TEXT_BYTES_MAX + (TEXT_BYTES_MAX >> 4);
 
+/// The most bytes of a text, with CR, LF and a zero at its end, for a peer that announces no limit: libvncclient (Remmina, KRDC,
+/// guacd) ends the connection at a longer one.
+const UNLIMITED_BYTES_MAX: usize = 1 << 20;
+
 /// The deflate level of texts.
 const LEVEL: u32 = 6;
 
@@ -124,9 +128,12 @@ impl Clipboard {
         is_supported
     }
 
-    /// Sends a text that the peer has requested.
+    /// Sends a text that the peer has requested, unless a peer without capabilities would end the connection.
     pub(super) fn provide(&self, text: &str, output: &mut Vec<u8>) {
-        self.emit(output, PROVIDE | TEXT, &deflate(&to_lines(text)));
+        let lines = to_lines(text);
+        if self.peer.is_some() || lines.len() < UNLIMITED_BYTES_MAX {
+            self.emit(output, PROVIDE | TEXT, &deflate(&lines));
+        }
     }
 
     /// Puts a text on this end's clipboard, and provides or announces it. Returns `false` if the peer supports neither.
@@ -288,6 +295,22 @@ mod tests {
         let caps = message(CAPS | PEEK | 2, &[0; 4]);
         assert_eq!(end.handle(body(&caps), &mut Vec::new()), Ok(Received::Nothing));
         assert!(!end.offer("text", &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_peer_without_capabilities_gets_no_text_that_ends_its_connection() {
+        let provided = |end: &Clipboard, text: &str| {
+            let mut output = Vec::new();
+            end.provide(text, &mut output);
+            !output.is_empty()
+        };
+        let longest = "x".repeat(TEXT_BYTES_MAX - 1);
+        let with_lines = "x".repeat(TEXT_BYTES_MAX - 110) + &"\n".repeat(100);
+        let mut end = server();
+        assert!(provided(&end, &longest), "the zero still fits");
+        assert!(!provided(&end, &with_lines), "each line end is two bytes");
+        end.peer = Some((NOTIFY, 0));
+        assert!(provided(&end, &with_lines));
     }
 
     #[test]
