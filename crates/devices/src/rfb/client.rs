@@ -54,16 +54,26 @@ const ENCODINGS: [i32; 8] = [
     encoding::COMPRESS_LEVEL_0 + 1,
 ];
 
-/// Returns the encodings to request, the preferred ones first. `name` selects the pixel encoding. With `raw` no other
-/// encoding is listed, since a server might prefer it to Raw.
-pub(super) fn preferring(name: &str, has_clipboard: bool) -> Vec<i32> {
-    let pixels: &[i32] = match name {
+/// Returns the encodings to request from the server of a desktop, the preferred ones first. `pixels` selects the pixel
+/// encoding. With `raw` no other encoding is listed, since a server might prefer it to Raw.
+pub(super) fn preferring(pixels: &str, desktop: &str, has_clipboard: bool) -> Vec<i32> {
+    let pixels: &[i32] = match pixels {
         "zrle" => &[encoding::ZRLE],
         "raw" => &[],
         _ => &[encoding::TIGHT, encoding::ZRLE],
     };
     let clipboard: &[i32] = if has_clipboard { &[encoding::EXTENDED_CLIPBOARD] } else { &[] };
-    [pixels, &ENCODINGS, clipboard].concat()
+    let mut encodings: Vec<i32> = [pixels, &ENCODINGS, clipboard].concat();
+    if is_qemu(desktop) {
+        // QEMU exchanges red and blue in this encoding, and prefers it to the other one, which it sends well.
+        encodings.retain(|number| *number != encoding::CURSOR_WITH_ALPHA);
+    }
+    encodings
+}
+
+/// Returns whether QEMU names its desktops like this: `QEMU`, or `QEMU (MACHINE)`.
+fn is_qemu(desktop: &str) -> bool {
+    desktop.strip_prefix("QEMU").is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
 }
 
 /// A server's description of its screen.

@@ -112,7 +112,7 @@ impl DevicePartner {
     /// Makes a partner after the handshake with a server.
     pub(super) fn new(spec: &DeviceSpec, socket: OwnedFd, init: &ServerInit) -> FlowPartner<Self> {
         let has_clipboard = has_clipboard(spec);
-        let encodings = preferring(spec.options.text("encoding"), has_clipboard);
+        let encodings = preferring(spec.options.text("encoding"), &init.name, has_clipboard);
         let partner = DevicePartner {
             name: format!("rfb:{}", spec.target),
             socket,

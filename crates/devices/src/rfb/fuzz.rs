@@ -81,7 +81,7 @@ impl Write for Replay<'_> {
 pub fn server(bytes: &[u8]) {
     let _ = handshake(&mut Replay(bytes), None);
     let init = ServerInit { width: SIDE, height: SIDE, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", true));
+    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", "", true));
     for piece in bytes.chunks(97) {
         client.receive(piece);
         loop {

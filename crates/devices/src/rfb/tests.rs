@@ -202,7 +202,7 @@ proptest! {
     ) {
         let init = ServerInit { width, height, name: String::new() };
         for kind in 0..4 {
-            let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", true));
+            let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", "", true));
             // Behind the header of an update more of the bytes are parsed.
             let header = if kind == 0 { vec![] } else { vec![0, 0, 0xff, 0xff] };
             client.receive(&[&header[..], &bytes].concat());
@@ -547,6 +547,15 @@ fn the_pointer_shape_is_sent_in_both_encodings() {
 }
 
 #[test]
+fn qemu_is_asked_for_the_pointer_shape_without_opacity() {
+    for (desktop, has_alpha) in [("QEMU", false), ("QEMU (vm)", false), ("QEMUs", true), ("a desk", true)] {
+        let encodings = preferring("tight", desktop, true);
+        assert!(encodings.contains(&encoding::CURSOR), "{desktop}");
+        assert_eq!(encodings.contains(&encoding::CURSOR_WITH_ALPHA), has_alpha, "{desktop}");
+    }
+}
+
+#[test]
 fn a_new_size_is_announced_to_viewers_that_support_it() {
     for encodings in [&[encoding::DESKTOP_SIZE][..], &[encoding::EXTENDED_DESKTOP_SIZE]] {
         let mut line = Line::new(small(), None);
@@ -611,7 +620,7 @@ fn a_size_request_is_forwarded_and_answered() {
 #[test]
 fn events_of_a_client_reach_the_server() {
     let mut line = Line::new(small(), None);
-    let mut client = attach(&mut line, PixelFormat::NATIVE, &preferring("tight", true));
+    let mut client = attach(&mut line, PixelFormat::NATIVE, &preferring("tight", "", true));
     settle(&mut line, &mut client);
     let events = [
         Event::Key { keysym: 0x20ac, pressed: true },
@@ -626,7 +635,7 @@ fn events_of_a_client_reach_the_server() {
 #[test]
 fn copy_rect_copies_within_the_picture() {
     let init = ServerInit { width: 4, height: 3, name: String::new() };
-    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", true));
+    let mut client = Client::new(&init, PixelFormat::NATIVE, &preferring("tight", "", true));
     let row: Vec<u8> = (0..16).collect();
     client.receive(&[&[0, 0, 0, 2, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0][..], &row].concat());
     // From (0, 0) to (1, 0); source and target overlap. The message arrives in two pieces.
