@@ -177,10 +177,15 @@ impl Peers {
 
     /// Checks that a host with this key, or a new host, can get the name.
     pub fn check_name(&self, name: &str, key: Option<&PeerKey>) -> Result<(), ServiceError> {
+        // Such a name may come from an earlier version.
+        let has_it = |peer: &Peer| Some(&peer.key) == key && peer.name == name;
+        if self.peers.iter().any(has_it) {
+            return Ok(());
+        }
         let problem = if !is_new_name(name) {
             format!(
-                "`{name}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, without `/`, `@`, `:`, \
-                 blanks and control characters"
+                "`{name}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, not `localhost`, without `/`, \
+                 `@`, `:`, blanks and control characters"
             )
         } else if self.named(name).is_some_and(|peer| Some(&peer.key) != key) {
             format!("another host is called `{name}` already")
@@ -371,7 +376,15 @@ impl Peers {
 
 /// Checks that the name can be used on the command line as `HOST`, also in `PEER@HOST:PORT/NAME`.
 fn is_new_name(text: &str) -> bool {
-    is_name(text) && !text.contains(['@', ':']) && text.parse::<IpAddr>().is_err()
+    is_name(text) && !text.contains(['@', ':']) && text.parse::<IpAddr>().is_err() && !is_own_host(text)
+}
+
+/// Returns whether the name stands for the host itself on every host (RFC 6761, section 6.3, and `/etc/hosts` of distributions).
+fn is_own_host(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"].contains(&name.as_str())
+        || name.starts_with("localhost.")
+        || name.ends_with(".localhost")
 }
 
 /// Checks a name of the file, which may have been written by an earlier version.
@@ -386,5 +399,6 @@ pub(super) fn as_name(text: &str) -> String {
     let name: String = text.chars().take(32).map(fits).collect();
     // A host named like an address would own that address.
     let name = if name.parse::<IpAddr>().is_ok() { name.replace('.', "-") } else { name };
-    if name.trim_matches('-').is_empty() { "host".into() } else { name }
+    // Nor may it take `localhost/DEVICE` from this host.
+    if name.trim_matches('-').is_empty() || is_own_host(&name) { "host".into() } else { name }
 }

@@ -187,8 +187,32 @@ fn a_name_belongs_to_one_key_for_ever() {
         peers.add("x", None, one, Some("nas.lan".into())).unwrap();
         assert_eq!(peers.add(claimed, None, other, None).unwrap().name, name);
     }
-    for name in ["10.0.0.9", "a@b", "a:1", "a/b", "", "this user"] {
+    for name in ["10.0.0.9", "a@b", "a:1", "a/b", "", "this user", "localhost"] {
         assert!(peers.rename("desk", name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn no_host_is_called_like_this_one() {
+    let user = User::new();
+    let names = ["localhost", "LocalHost.localdomain", "a.localhost", "ip6-localhost", "localhost6"];
+    for name in names {
+        let (mut peers, key) = (Peers::default(), PeerKey([1; 32]));
+        assert_eq!(peers.add(name, None, key, None).unwrap().name, "host", "{name}");
+        for chosen in [peers.rename("host", name), peers.add_line(&line(2, name, None), &key, true).map(drop)]
+        {
+            let problem = chosen.unwrap_err().to_string();
+            assert!(problem.contains("cannot be a host's name"), "{problem}");
+        }
+        assert_eq!(user.trust.key_line(name, None).name, "host", "{name}");
+    }
+    // A list of an earlier version, and a directory with its lines, stay valid.
+    let content = format!(r#"{{"peers": [{{"name": "localhost", "key": "{}"}}]}}"#, PeerKey([1; 32]));
+    let mut peers = Peers::parse(content.as_bytes()).unwrap();
+    peers.declare("/etc/peers.d", &[line(1, "localhost", None)], &PeerKey([9; 32])).unwrap();
+    assert_eq!(peers.named("localhost").map(|peer| peer.key), Some(PeerKey([1; 32])));
+    for name in ["localhosts", "my-localhost", "local"] {
+        assert_eq!(Peers::default().add(name, None, PeerKey([1; 32]), None).unwrap().name, name);
     }
 }
 
