@@ -16,7 +16,10 @@ use std::io::{self, BufRead, IsTerminal, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use sys::address::host_name;
 use sys::stop::Stop;
-use trust::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, Peer, PeerKey, Trust, join};
+use trust::{
+    CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, Peer, PeerKey, Trust, check_new_name,
+    join,
+};
 
 impl From<PairError> for Failure {
     fn from(error: PairError) -> Self {
@@ -56,7 +59,7 @@ pub(crate) fn pair(words: Pair) -> Result<(), Failure> {
     let events = Events::new(words.json.json, false, false);
     let trust = Trust::open()?;
     if let Some(name) = &words.name {
-        trust.peers()?.check_name(name, None)?;
+        check_new_name(name)?;
     }
     let Paired { name, claimed, key } = match &words.with {
         None => show(trust, &words, &events)?,

@@ -181,9 +181,23 @@ fn an_unknown_name_is_refused_with_the_known_ones() {
     b.says(&["run", &file]).refused(2, &["[[share]] number 1 (pattern)", unknown[0]]);
     b.says(&["attach", "dest@127.0.0.1/cam"]).refused(2, &unknown);
     b.says(&["devices", "dest@127.0.0.1"]).refused(2, &unknown);
-    // A chosen name is checked before a code is used.
-    b.says(&["pair", "--name", "desk"]).refused(2, &["another host is called `desk` already"]);
+    // A chosen name is checked before a code is used: its form at once, and its owner with the key of the other host.
     b.says(&["pair", "--name", "a@b"]).refused(2, &["`a@b` cannot be a host's name"]);
+    let (mut shown, with) = c.shows();
+    b.says(&["pair", &with, "--name", "desk"])
+        .refused(2, &["another host is called `desk` already", "`--replace`"]);
+    b.says(&["pair", &with, "--name", "lab"]).done();
+    shown.wait("paired");
+    // The host of that name keeps it, also after it was removed.
+    for remove in [false, true] {
+        if remove {
+            b.says(&["peers", "remove", "desk"]).done();
+        }
+        let (mut shown, with) = a.shows();
+        b.says(&["pair", &with, "--name", "desk"]).done();
+        shown.wait("paired");
+        assert!(b.peers().as_array().unwrap().iter().any(|peer| peer["name"] == "desk"), "{remove}");
+    }
     let mut shown = b.serves(&["pair", "--listen", "127.0.0.1:0", "--name", "lab"]);
     let command = shown.wait("code")["command"].as_str().unwrap().to_string();
     let told = c.says(&["pair", command.strip_prefix("outboard pair ").unwrap()]).done();

@@ -28,7 +28,7 @@ pub use identity::PeerKey;
 pub use key_line::KeyLine;
 use kinds::Kinds;
 pub use pairing::{CODE_LIFETIME, Code, Offer, PairError, Paired, PairingIncident, join};
-pub use peers::{LineEffect, PEERS_MAX, Peer, Peers, SELF};
+pub use peers::{LineEffect, PEERS_MAX, Peer, Peers, SELF, check_new_name};
 pub use places::{KeyRefusal, Target};
 use rustls::{ClientConfig, ServerConfig};
 use std::net::SocketAddr;

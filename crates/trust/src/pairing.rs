@@ -446,6 +446,10 @@ pub fn join(
     if key == trust.key() {
         return Err(PairError::Refused("this is this very host: there is nobody to pair with".into()));
     }
+    // Before the other host saves the pairing.
+    if let Some(name) = name {
+        trust.peers()?.check_name(name, &key)?;
+    }
     let exchange = Exchange::begin(code, Place::Types, &trust.key(), &stream).map_err(unreachable)?;
     say(&mut stream, &Pairing::Begin { share: exchange.share }).map_err(unreachable)?;
     let refused =

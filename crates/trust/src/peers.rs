@@ -95,7 +95,7 @@ impl Peers {
     pub(super) fn parse(content: &[u8]) -> Result<Peers, String> {
         let peers: Peers = serde_json::from_slice(content).map_err(|error| error.to_string())?;
         let names_alike = |one: &Peer| peers.peers.iter().filter(|other| other.name == one.name).count() > 1;
-        let is_formers = |one: &Peer| peers.is_taken(&one.name, Some(&one.key));
+        let is_formers = |one: &Peer| peers.is_taken(&one.name, &one.key);
         let is_wrong = |peer: &&Peer| !is_name(&peer.name) || names_alike(peer) || is_formers(peer);
         match peers.peers.iter().find(is_wrong) {
             Some(peer) => Err(format!("`{}` is no name, or the name of two", peer.name)),
@@ -168,33 +168,28 @@ impl Peers {
     }
 
     /// Returns true if the name belongs to another host than the one with this key.
-    fn is_taken(&self, name: &str, key: Option<&PeerKey>) -> bool {
-        let is_other = |owner: &PeerKey| Some(owner) != key;
+    fn is_taken(&self, name: &str, key: &PeerKey) -> bool {
+        let is_other = |owner: &PeerKey| owner != key;
         name == SELF
             || self.peers.iter().any(|peer| peer.name == name && is_other(&peer.key))
             || self.former.iter().any(|former| former.name == name && is_other(&former.key))
     }
 
-    /// Checks that a host with this key, or a new host, can get the name.
-    pub fn check_name(&self, name: &str, key: Option<&PeerKey>) -> Result<(), ServiceError> {
+    /// Checks that the host with this key can get the name.
+    pub(super) fn check_name(&self, name: &str, key: &PeerKey) -> Result<(), ServiceError> {
         // Such a name may come from an earlier version.
-        let has_it = |peer: &Peer| Some(&peer.key) == key && peer.name == name;
-        if self.peers.iter().any(has_it) {
+        if self.of_key(key).is_some_and(|peer| peer.name == name) {
             return Ok(());
         }
-        let problem = if !is_new_name(name) {
-            format!(
-                "`{name}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, not `localhost`, without `/`, \
-                 `@`, `:`, blanks and control characters"
-            )
-        } else if self.named(name).is_some_and(|peer| Some(&peer.key) != key) {
-            format!("another host is called `{name}` already")
-        } else if self.is_taken(name, key) {
-            format!("`{name}` was the name of another host, and names are never given again: choose another")
-        } else {
-            return Ok(());
+        check_new_name(name)?;
+        let problem = match self.named(name) {
+            _ if !self.is_taken(name, key) => return Ok(()),
+            Some(_) => format!("another host is called `{name}` already"),
+            None => format!("`{name}` was the name of another host, and names are never given again"),
         };
-        Err(ServiceError::Usage(problem))
+        Err(ServiceError::Usage(format!(
+            "{problem}: choose another, or `outboard peers add KEYLINE` with `--replace` gives this one to another key"
+        )))
     }
 
     /// Checks that there is room for another name.
@@ -219,7 +214,7 @@ impl Peers {
         address: Option<String>,
     ) -> Result<Added, ServiceError> {
         if let Some(chosen) = chosen {
-            self.check_name(chosen, Some(&key))?;
+            self.check_name(chosen, &key)?;
         }
         if let Some(known) = self.peers.iter_mut().find(|peer| peer.key == key) {
             known.address = address.or(known.address.take());
@@ -243,7 +238,7 @@ impl Peers {
             None => {
                 let numbered = (2..).map(|number| format!("{base}-{number}"));
                 let mut names = std::iter::once(base.clone()).chain(numbered);
-                let free = names.find(|name| !self.is_taken(name, Some(&key)) && !self.has_host(name));
+                let free = names.find(|name| !self.is_taken(name, &key) && !self.has_host(name));
                 let name = free.unwrap_or_default();
                 Added { claimed: (name != base).then_some(base), name }
             }
@@ -269,11 +264,7 @@ impl Peers {
         if replace {
             self.release(&line.name, &line.key);
         }
-        self.check_name(&line.name, Some(&line.key)).map_err(|error| {
-            let is_taken = self.is_taken(&line.name, Some(&line.key)) && line.name != SELF;
-            let advice = if is_taken { "; `--replace` gives the name to this key" } else { "" };
-            ServiceError::Usage(format!("{error}{advice}"))
-        })?;
+        self.check_name(&line.name, &line.key)?;
         let before = self.of_key(&line.key).cloned();
         self.add(&line.name, Some(&line.name), line.key, line.address.clone())?;
         if line.may_open.is_some() {
@@ -347,7 +338,7 @@ impl Peers {
     pub fn rename(&mut self, name: &str, new: &str) -> Result<(), ServiceError> {
         let index = self.index_of(name)?;
         let key = self.peers[index].key;
-        self.check_name(new, Some(&key))?;
+        self.check_name(new, &key)?;
         if name == new {
             return Ok(());
         }
@@ -375,8 +366,15 @@ impl Peers {
 }
 
 /// Checks that the name can be used on the command line as `HOST`, also in `PEER@HOST:PORT/NAME`.
-fn is_new_name(text: &str) -> bool {
-    is_name(text) && !text.contains(['@', ':']) && text.parse::<IpAddr>().is_err() && !is_own_host(text)
+pub fn check_new_name(name: &str) -> Result<(), ServiceError> {
+    let is_host = !name.contains(['@', ':']) && name.parse::<IpAddr>().is_err() && !is_own_host(name);
+    if is_name(name) && is_host {
+        return Ok(());
+    }
+    Err(ServiceError::Usage(format!(
+        "`{name}` cannot be a host's name: 1 to {NAME_BYTES_MAX} bytes, no IP address, not `localhost`, without `/`, `@`, \
+         `:`, blanks and control characters"
+    )))
 }
 
 /// Returns whether the name stands for the host itself on every host (RFC 6761, section 6.3, and `/etc/hosts` of distributions).

@@ -118,6 +118,10 @@ impl Known {
         }
         let (right, wrong) = (&expected.name, name);
         Err(KeyRefusal::Mismatch(match is_named || wrong == SELF {
+            _ if is_named && wrong != SELF => format!(
+                "`{wrong}` answers there, and not `{right}` (if it is `{right}` with a new key, `outboard peers add KEYLINE` \
+                 with `--replace` gives it the name)"
+            ),
             true => format!("`{wrong}` answers there, and not `{right}`"),
             false => format!(
                 "`{wrong}` answers there, but the address is on record for `{right}`: if `{wrong}` is right, write \

@@ -173,7 +173,7 @@ fn a_name_belongs_to_one_key_for_ever() {
     let mut peers = Peers::parse(&peers.emit().unwrap()).unwrap();
     assert_eq!(add(&mut peers, third, None), ("studio-3".into(), claimed));
     for name in ["studio", "studio-2", "desk"] {
-        assert!(peers.rename("studio-3", name).is_err() && peers.check_name(name, None).is_err(), "{name}");
+        assert!(peers.rename("studio-3", name).is_err() && peers.check_name(name, &third).is_err(), "{name}");
     }
     let missing = peers.required("studio").unwrap_err().to_string();
     assert!(missing.contains("was removed") && missing.contains("desk, studio-3"), "{missing}");
