@@ -110,8 +110,10 @@ install-program:
 	install -m 644 sdk/c/examples/*.c $(SHARE)/outboard/sdk/c/examples
 	install -m 755 sdk/js/examples/*.js $(SHARE)/outboard/sdk/js/examples
 
-# A .deb, and a tarball with a static program, below target/package.
+# A .deb, and a tarball with a static program, below target/package. Those of earlier versions leave: `outboard_*_amd64.deb` on the pages
+# stands for one file.
 package: setup
+	@rm -f $(TARGET)/package/outboard_*_amd64.deb $(TARGET)/package/outboard-*-x86_64.tar.gz
 	@packaging/package $(TARGET)/package
 
 # Packages of two copies of this commit are equal; they are installed, upgraded and removed. The long tests of the virtual machine. Needs root and Debian.

@@ -141,6 +141,36 @@ fn a_user_who_calls_sudo_builds_and_root_only_installs() {
 }
 
 #[test]
+fn a_directory_holds_the_packages_of_one_version() {
+    if !testkit::skip::has_program("make", "make") {
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::copy(root().join("Makefile"), scratch.path("Makefile")).unwrap();
+    let packages = scratch.path("target/package");
+    fs::create_dir_all(&packages).unwrap();
+    // A build that makes empty packages.
+    let build = "touch $1/outboard_2_amd64.deb $1/outboard-2-x86_64.tar.gz";
+    for (program, script) in [("scripts/setup", ""), ("packaging/package", build)] {
+        let path = scratch.path(program);
+        fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["outboard_1_amd64.deb", "outboard-1-x86_64.tar.gz", "outboard_1_notes"] {
+        fs::write(format!("{packages}/{name}"), "").unwrap();
+    }
+    let mut make = Command::new("make");
+    make.arg("package").env_remove("CARGO_TARGET_DIR").current_dir(scratch.path(""));
+    let made = make.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut names: Vec<_> =
+        files(Path::new(&packages)).iter().map(|path| path.file_name().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, ["outboard-2-x86_64.tar.gz", "outboard_1_notes", "outboard_2_amd64.deb"]);
+}
+
+#[test]
 fn the_toolchain_of_other_projects_stays() {
     let scratch = Scratch::new();
     let home = scratch.path("home");
