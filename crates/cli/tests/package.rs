@@ -170,6 +170,16 @@ fn a_directory_holds_the_packages_of_one_version() {
     assert_eq!(names, ["outboard-2-x86_64.tar.gz", "outboard_1_notes", "outboard_2_amd64.deb"]);
 }
 
+/// A fresh Debian has neither.
+#[test]
+fn the_first_command_of_a_build_installs_git_and_make() {
+    for page in ["README.md", "docs/guide/getting-started.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let (before, _) = text.split_once("\ngit clone ").expect(page);
+        assert!(before.lines().last().unwrap().starts_with("sudo apt install git make "), "{page}");
+    }
+}
+
 #[test]
 fn the_toolchain_of_other_projects_stays() {
     let scratch = Scratch::new();
