@@ -92,6 +92,14 @@ fn the_unit_allows_ports_and_the_guide_names_a_line_for_each_kind_of_disk() {
 }
 
 #[test]
+fn the_page_of_the_service_keeps_the_one_of_a_user_after_the_logout() {
+    let page = fs::read_to_string(root().join("docs/guide/service.md")).unwrap();
+    let (_, bullet) = page.split_once("\n- **One user**").unwrap();
+    let (bullet, _) = bullet.split_once("\n\n").unwrap();
+    assert!(bullet.contains("loginctl enable-linger"), "{bullet}");
+}
+
+#[test]
 fn commands_on_installed_pages_use_the_installed_sdks() {
     for prefix in ["/usr", "/usr/local"] {
         let scratch = Scratch::new();
