@@ -51,7 +51,7 @@ use sys::timer::Sleeper;
 use sys::uevent::Uevents;
 use transports::quic::Tag;
 use trust::channel::{ControlStream, SecureStream};
-use trust::{Known, Permit};
+use trust::{Known, Permit, not_paired};
 use wire::preamble::{Introduction, SessionToken};
 use wire::{Control, Preamble};
 use worker::{ExitWaiter, Handover};
@@ -585,13 +585,7 @@ impl DeviceHost {
             (None, _) => (host, Permit::All),
             (Some(known), Some(key)) => match (known.name_of(key), known.permit(key)) {
                 (Some(name), Some(permit)) => (name.to_string(), permit),
-                _ => {
-                    let reason = format!(
-                        "this host is not paired with the other (key {}): pair them with `outboard pair`",
-                        key.short()
-                    );
-                    return self.dismiss(greeting, &reason, emit);
-                }
+                _ => return self.dismiss(greeting, &not_paired(key), emit),
             },
             (Some(_), None) => return self.dismiss(greeting, REQUIRES_PAIRING, emit),
         };

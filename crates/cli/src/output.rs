@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+use trust::owners_command;
 
 /// Failure of a command.
 #[derive(Debug)]
@@ -249,10 +250,10 @@ fn describe(event: &Event) -> String {
             "WARNING: --insecure: anyone who reaches {address} can use its devices, and anyone on the network path can read \
              and change the data"
         ),
-        Event::KnownPeers { peers } if peers.is_empty() => {
-            "no host is paired yet: run `outboard pair` here, and its printed command on the other host"
-                .into()
-        }
+        Event::KnownPeers { peers } if peers.is_empty() => format!(
+            "no host is paired yet: run `{}` here, and its printed command on the other host",
+            owners_command("pair")
+        ),
         Event::KnownPeers { peers } => format!("paired hosts: {}", peers.join(", ")),
         Event::FallbackStarted { from, to, reason } => {
             format!("WARNING: `{from}` does not connect, falling back to `{to}`: {reason}")

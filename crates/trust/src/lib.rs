@@ -4,6 +4,7 @@
 //! one-time code ([`pairing`]), and seal data with keys from the channel's exporter ([`link_keys`]).
 
 pub mod channel;
+mod commands;
 mod files;
 mod identity;
 mod key_line;
@@ -20,6 +21,8 @@ mod tests;
 mod tls;
 mod visitors;
 
+use commands::quoted;
+pub use commands::{not_paired, owners_command};
 use contract::{Kind, Secret, ServiceError};
 use files::Stamp;
 pub use files::state_directory;
@@ -255,16 +258,12 @@ impl Permit {
         let restricted = may_open.as_ref().filter(|devices| !devices.iter().any(|known| known == device));
         let lift = restricted.map(|devices| {
             let words = devices.iter().map(String::as_str).chain([device]).map(quoted);
-            format!("`outboard peers restrict {} {}`", quoted(peer), words.collect::<Vec<_>>().join(" "))
+            let words = format!("peers restrict {} {}", quoted(peer), words.collect::<Vec<_>>().join(" "));
+            format!("`{}`", owners_command(&words))
         });
         let is_excluded = !allowed.is_empty() && !allowed.contains(key);
         let add = is_excluded.then(|| format!("`--allow {}` at its `outboard share`", quoted(peer)));
         let remedies: Vec<_> = lift.into_iter().chain(add).collect();
         (!remedies.is_empty()).then(|| remedies.join(" and "))
     }
-}
-
-/// Quotes a word for a shell. Other hosts choose their names.
-fn quoted(word: &str) -> String {
-    shlex::try_quote(word).map_or_else(|_| "?".into(), String::from)
 }

@@ -3,7 +3,7 @@
 //! Configurations name hosts, so a name belongs to one key for ever: a name that was removed or changed is kept with its
 //! key and given to no other host. Only the owner passes a name on, by a line with another key for it ([`KeyLine`]).
 
-use crate::{KeyLine, PeerKey};
+use crate::{KeyLine, PeerKey, owners_command};
 use contract::ServiceError;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -164,7 +164,8 @@ impl Peers {
             true => format!("the host called `{name}` was removed or renamed"),
             false => format!("no host called `{name}` is paired"),
         };
-        ServiceError::Usage(format!("{missing}; paired hosts: {names} (`outboard pair` adds one)"))
+        let command = owners_command("pair");
+        ServiceError::Usage(format!("{missing}; paired hosts: {names} (`{command}` adds one)"))
     }
 
     /// Returns true if the name belongs to another host than the one with this key.

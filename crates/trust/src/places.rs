@@ -1,7 +1,7 @@
 //! Places: the addresses at which this host met its peers. Each place belongs to the key that answered there, so that no
 //! peer can stand in for another.
 
-use crate::{Known, Peer, PeerKey, Peers, SELF};
+use crate::{Known, Peer, PeerKey, Peers, SELF, owners_command};
 use contract::ServiceError;
 use sys::address::host_of;
 
@@ -95,8 +95,9 @@ impl Known {
     pub fn expect(&self, target: &Target, key: &PeerKey, is_here: bool) -> Result<(), KeyRefusal> {
         let Some(name) = self.name_of(key) else {
             return Err(KeyRefusal::Mismatch(format!(
-                "this host does not know the one there (key {}): make them known to each other with `outboard pair`",
-                key.short()
+                "this host does not know the one there (key {}): make them known to each other with `{}`",
+                key.short(),
+                owners_command("pair")
             )));
         };
         let expected =
