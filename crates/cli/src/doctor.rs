@@ -40,9 +40,12 @@ impl Check {
     }
 }
 
-/// The fix of a program without the feature `media`.
-const MEDIA: &str =
-    "use the package for Debian or Ubuntu, or run `sudo make install FEATURES=media` in the source";
+/// The fix of a program without the feature `media`. There is a package for one kind of processor.
+const MEDIA: &str = if cfg!(target_arch = "x86_64") {
+    "on Debian and Ubuntu use the package; elsewhere run `sudo make install FEATURES=media` in the source"
+} else {
+    "run `sudo make install FEATURES=media` in the source"
+};
 
 /// The finding of a check.
 struct Answer {
@@ -245,9 +248,18 @@ fn kernel_nbd() -> Answer {
         true => Answer::ok("the kernel module nbd is loaded"),
         false => Answer::limited(
             "the kernel module nbd is not loaded",
-            "sudo apt install nbd-client; sudo modprobe nbd",
+            format!("{}; sudo modprobe nbd", install(has_apt(), "nbd-client", "nbd-client (package nbd)")),
         ),
     }
+}
+
+fn has_apt() -> bool {
+    Path::new("/usr/bin/apt-get").exists()
+}
+
+/// Returns the step that installs a package of Debian, or `elsewhere`, its name on distributions without apt.
+fn install(has_apt: bool, package: &str, elsewhere: &str) -> String {
+    if has_apt { format!("sudo apt install {package}") } else { format!("install {elsewhere}") }
 }
 
 fn sound() -> Answer {
@@ -309,11 +321,18 @@ fn camera_node() -> Answer {
         (true, true) => Answer::ok("v4l2loopback is loaded, and PipeWire answers"),
         (true, false) => Answer::ok("v4l2loopback is loaded"),
         (false, true) => Answer::ok("v4l2loopback is not loaded: cameras are video sources of PipeWire"),
-        (false, false) => Answer::limited(
-            "v4l2loopback is not loaded, and this program reaches no PipeWire",
-            "systemctl --user start pipewire, with a build that has --features media; or sudo apt install \
-             v4l2loopback-dkms; sudo modprobe v4l2loopback exclusive_caps=1",
-        ),
+        (false, false) => {
+            let elsewhere =
+                "v4l2loopback (Arch: v4l2loopback-dkms; Fedora: akmod-v4l2loopback of RPM Fusion)";
+            Answer::limited(
+                "v4l2loopback is not loaded, and this program reaches no PipeWire",
+                format!(
+                    "systemctl --user start pipewire, with a build that has --features media; or {}; \
+                     sudo modprobe v4l2loopback exclusive_caps=1",
+                    install(has_apt(), "v4l2loopback-dkms", elsewhere)
+                ),
+            )
+        }
     }
 }
 
@@ -532,6 +551,15 @@ mod tests {
         assert_eq!(owning_group(&node, &groups("uucp")), Some("uucp"));
         assert_eq!(owning_group(&node, &groups("root")), None);
         assert_eq!(owning_group(Path::new("/nowhere/ttyUSB0"), &groups("uucp")), None);
+    }
+
+    #[test]
+    fn only_a_host_with_apt_is_told_to_run_it() {
+        let step = |has_apt| install(has_apt, "nbd-client", "nbd-client (package nbd)");
+        assert_eq!(step(true), "sudo apt install nbd-client");
+        assert_eq!(step(false), "install nbd-client (package nbd)");
+        let fixes = [kernel_nbd(), camera_node()].map(|answer| answer.fix.unwrap_or_default());
+        assert!(has_apt() || fixes.iter().all(|fix| !fix.contains("apt install")), "{fixes:?}");
     }
 
     #[test]
