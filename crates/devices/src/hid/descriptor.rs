@@ -21,6 +21,8 @@ pub(super) const DESCRIPTOR_BYTES_MAX: usize = 4096;
 const PARTS_MAX: usize = 1 << 15;
 /// Usages and ranges of usages of one main item, at most.
 const USAGES_MAX: usize = 1024;
+/// Usages of one main item in the kernel (`HID_MAX_USAGES` of `linux/hid.h`).
+const KERNEL_USAGES_MAX: u32 = 12288;
 /// Depth of collections and of pushed states, at most.
 const DEPTH_MAX: usize = 64;
 /// A stick within this share of its range from its rest is neutral, as in `evdev`.
@@ -280,20 +282,30 @@ struct Globals {
     number: u8,
 }
 
-/// A usage or a range of usages. One without a page gets the page that holds at the main item.
+/// A usage or a range of usages.
 #[derive(Debug, Clone, Copy)]
 struct Usages {
     first: u32,
     last: u32,
-    has_page: bool,
+    /// The page that holds where the usages stand, unless they have one of their own.
+    page: Option<u32>,
 }
 
 impl Usages {
+    /// Puts the usages onto a page, unless they have one of their own.
     fn with_page(self, page: u32) -> (u32, u32) {
-        match self.has_page {
-            true => (self.first, self.last),
-            false => (page << 16 | self.first & 0xffff, page << 16 | self.last & 0xffff),
+        match self.page {
+            None => (self.first, self.last),
+            // The kernel counts on behind the end of a page and begins the page again.
+            Some(_) if self.first >> 16 != self.last >> 16 => (page << 16, page << 16 | 0xffff),
+            Some(_) => (page << 16 | self.first & 0xffff, page << 16 | self.last & 0xffff),
         }
+    }
+
+    /// Returns true if these usages have a key that types or starts a program. Where a main item has another page than its usages,
+    /// kernels choose either of the two, which depends on their version.
+    fn have_keys(self, page: u32) -> bool {
+        has_keys(self.with_page(page)) || has_keys(self.with_page(self.page.unwrap_or(page)))
     }
 }
 
@@ -302,8 +314,8 @@ struct Parser {
     globals: Globals,
     pushed: Vec<Globals>,
     usages: Vec<Usages>,
-    /// The beginning of a range.
-    range: Option<u32>,
+    /// The beginning of the ranges of this main item.
+    minimum: u32,
     /// Usages of the open collections.
     collections: Vec<u32>,
     /// Usages of the outermost collections.
@@ -348,20 +360,21 @@ impl Parser {
             (1, 10) if self.pushed.len() == DEPTH_MAX => return Err(too_many("pushed states", DEPTH_MAX)),
             (1, 10) => self.pushed.push(globals.clone()),
             (1, 11) => *globals = self.pushed.pop().unwrap_or_default(),
-            (2, 0) => self.add_usages(Usages { first: value, last: value, has_page: data.len() == 4 })?,
-            (2, 1) => self.range = Some(value),
+            (2, 0) => self.add_usages(value, value, data.len())?,
+            (2, 1) => self.minimum = value,
             (2, 2) => {
-                // As in the kernel, the end decides whether a range has pages.
-                let first = self.range.take().unwrap_or(value);
-                self.add_usages(Usages { first, last: value.max(first), has_page: data.len() == 4 })?;
+                // As in the kernel: a minimum holds for each maximum up to the main item, and a range that ends before it begins has
+                // as many usages as the kernel's table.
+                let first = self.minimum;
+                let last = if value < first { first.saturating_add(KERNEL_USAGES_MAX - 1) } else { value };
+                self.add_usages(first, last, data.len())?;
             }
             (0, 8) => self.add_field(ReportKind::Input, value)?,
             (0, 9) => self.add_field(ReportKind::Output, value)?,
             (0, 11) => self.add_field(ReportKind::Feature, value)?,
             (0, 10) if self.collections.len() == DEPTH_MAX => return Err(too_many("collections", DEPTH_MAX)),
             (0, 10) => {
-                let page = self.globals.page;
-                let usage = self.usages.first().map_or(0, |usages| usages.with_page(page).0);
+                let usage = self.ranges().first().map_or(0, |(first, _)| *first);
                 if self.collections.is_empty() {
                     self.applications.insert(usage);
                 }
@@ -372,17 +385,33 @@ impl Parser {
         }
         if tag & 3 == 0 {
             self.usages.clear();
-            self.range = None;
+            self.minimum = 0;
         }
         Ok(())
     }
 
-    fn add_usages(&mut self, usages: Usages) -> Result<(), WireError> {
+    /// Adds the usages of an item of this length. As in the kernel, the end of a range decides whether it has pages.
+    fn add_usages(&mut self, first: u32, last: u32, length: usize) -> Result<(), WireError> {
         if self.usages.len() == USAGES_MAX {
             return Err(too_many("usages", USAGES_MAX));
         }
-        self.usages.push(usages);
+        let page = (length < 4).then_some(self.globals.page);
+        self.usages.push(Usages { first, last, page });
         Ok(())
+    }
+
+    /// Returns the ranges of usages of a main item. As in the kernel since Linux 5.4, the page of the main item is that of the usages
+    /// behind the last one that already has it, and earlier usages keep the page that holds where they stand.
+    fn ranges(&self) -> Vec<(u32, u32)> {
+        let page = self.globals.page;
+        let mut is_behind = true;
+        let complete = |usages: &Usages| {
+            is_behind &= usages.page != Some(page);
+            usages.with_page(if is_behind { page } else { usages.page.unwrap_or(page) })
+        };
+        let mut ranges: Vec<(u32, u32)> = self.usages.iter().rev().map(complete).collect();
+        ranges.reverse();
+        ranges
     }
 
     fn add_field(&mut self, kind: ReportKind, flags: u32) -> Result<(), WireError> {
@@ -394,7 +423,7 @@ impl Parser {
         report.bits = bits
             .filter(|bits| *bits <= 8 * (REPORT_BYTES_MAX - 1))
             .ok_or_else(|| too_many("bytes of a report", REPORT_BYTES_MAX))?;
-        let ranges: Vec<(u32, u32)> = self.usages.iter().map(|usages| usages.with_page(page)).collect();
+        let ranges = self.ranges();
         let is_constant = flags & flag::CONSTANT != 0;
         // Constant parts without a usage fill gaps. A Switch Pro Controller declares whole reports as constant.
         self.has_vendor |= page >= usage::RESERVED_PAGES && !is_constant
@@ -405,7 +434,7 @@ impl Parser {
         if kind != ReportKind::Input || size == 0 || size > 32 {
             return Ok(());
         }
-        self.has_keys |= ranges.iter().any(|range| has_keys(*range));
+        self.has_keys |= self.usages.iter().any(|usages| usages.have_keys(page));
         let is_list = flags & flag::VARIABLE == 0;
         // A list has as many places as it has parts, and each place any of the usages. Of others, each part has the next usage, and the
         // last usage is that of all further parts.

@@ -86,6 +86,14 @@ fn collections_tell_the_kind() {
         (&joined(GAMEPAD, consumer), Kind::Keyboard),
         // Usages from the page of games to that of keys.
         ("05010905a1011500250175019508 1b00000600 2b30000700 8102c0", Kind::Keyboard),
+        // Enter and `a` in front of the page of the buttons, and the other way round, which are keys in older kernels.
+        ("05010905a1010507092809040509090115002501750195038102 75059501810 3c0", Kind::Keyboard),
+        ("05010905a1010509092809040507090115002501750195038102 c0", Kind::Keyboard),
+        // Playback, alone, and as the end of a range that begins with 0; the beginning of the range before it; and a range backwards.
+        ("05010905a101050c1a25022a2502150026250275109501 8100c0", Kind::Gamepad),
+        ("05010905a101050c2a2502150026250275109501 8100c0", Kind::Keyboard),
+        ("05010905a101050c19b029b32a2502150026250275109501 8100c0", Kind::Keyboard),
+        ("05010905a101050c1a25022900150026250275109501 8100c0", Kind::Keyboard),
         // A vendor's own.
         ("0600ff0901a1010902150026ff00750895088102c0", Kind::Hid),
         // A touchpad, and the mouse that it is for systems without a driver.
@@ -138,6 +146,14 @@ fn axes_return_to_where_they_were_first() {
     assert!(!pad.is_neutral());
     assert_eq!(pad.release(&[]), [vec![1, 0x80, 0x80, 0, 0x80, 0x80, 0, 8, 0, 0], vec![2, 0]]);
     assert!(!pad.observe(&[3, 0]) && !pad.observe(&[]), "it has no such report");
+}
+
+#[test]
+fn axes_of_several_pages_in_one_item_are_released() {
+    let stick = "05010905a101093009310502 09bb1581257f75089503 8102c0";
+    let mut pad = inputs(&properties(stick));
+    assert!(pad.observe(&[0, 0, 9]) && pad.observe(&[100, 50, 9]));
+    assert_eq!(pad.release(&[]), [vec![0, 0, 9]], "the sticks are centred, the throttle stays");
 }
 
 #[test]
