@@ -431,10 +431,14 @@ impl Parser {
         if is_constant {
             return Ok(());
         }
-        if kind != ReportKind::Input || size == 0 || size > 32 {
+        if kind != ReportKind::Input || size == 0 {
             return Ok(());
         }
         self.has_keys |= self.usages.iter().any(|usages| usages.have_keys(page));
+        // The kernel takes the lower 32 bits of a larger part. No known device has one with a neutral value.
+        if size > 32 {
+            return Ok(());
+        }
         let is_list = flags & flag::VARIABLE == 0;
         // A list has as many places as it has parts, and each place any of the usages. Of others, each part has the next usage, and the
         // last usage is that of all further parts.

@@ -89,6 +89,8 @@ fn collections_tell_the_kind() {
         // Enter and `a` in front of the page of the buttons, and the other way round, which are keys in older kernels.
         ("05010905a1010507092809040509090115002501750195038102 75059501810 3c0", Kind::Keyboard),
         ("05010905a1010509092809040507090115002501750195038102 c0", Kind::Keyboard),
+        // Keys of 40 bits.
+        ("05010905a1010507092809041500250175289502 8102c0", Kind::Keyboard),
         // Playback, alone, and as the end of a range that begins with 0; the beginning of the range before it; and a range backwards.
         ("05010905a101050c1a25022a2502150026250275109501 8100c0", Kind::Gamepad),
         ("05010905a101050c2a2502150026250275109501 8100c0", Kind::Keyboard),
