@@ -244,7 +244,8 @@ const PRCTLS: &[c::c_int] = &[
     PR_GET_AUXV,
 ];
 
-/// Ioctls on any descriptor: blocking, close-on-exec, and counts of waiting bytes. `isatty` asks with TCGETS.
+/// Ioctls on any descriptor: blocking, close-on-exec, and counts of waiting bytes. `isatty` asks with TCGETS, in glibc since 2.42
+/// with TCGETS2, in musl with TIOCGWINSZ.
 const IOCTLS: &[u32] = &[
     c::FIONBIO as u32,
     c::FIONREAD as u32,
@@ -252,6 +253,8 @@ const IOCTLS: &[u32] = &[
     c::FIONCLEX as u32,
     c::TIOCOUTQ as u32,
     c::TCGETS as u32,
+    sys::tty::TCGETS2,
+    c::TIOCGWINSZ as u32,
 ];
 
 /// Constants of `linux/udp.h`, and of `linux/tcp.h` since Linux 6.15, that libc lacks.

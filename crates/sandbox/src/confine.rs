@@ -451,6 +451,8 @@ tried("have a capability", capability)
 def called(function, *arguments):
     ctypes.set_errno(0)
     assert function(*arguments) != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS)
+tried("ask for a terminal as newer libraries do", lambda: called(libc.ioctl, 0, ctypes.c_ulong(0x802c542a), ctypes.create_string_buffer(44)))
+tried("ask for the size of a terminal", lambda: called(libc.ioctl, 0, termios.TIOCGWINSZ, ctypes.create_string_buffer(8)))
 tried("type into a terminal", lambda: called(libc.ioctl, 0, termios.TIOCSTI, b"x"))
 tried("take a terminal over", lambda: called(libc.ioctl, 0, termios.TIOCSCTTY, 0))
 tried("redirect signals", lambda: called(libc.fcntl, 0, fcntl.F_SETOWN, os.getppid()))
@@ -508,8 +510,15 @@ tried("share memory", lambda: mmap.mmap(-1, 4096))
         let found: Vec<_> = text.lines().filter_map(|line| line.split_once(' ')).collect();
         let allowed: Vec<_> =
             found.iter().filter(|(answer, _)| *answer == "yes").map(|(_, operation)| *operation).collect();
-        let expected =
-            ["read itself", "read libraries", "read what is named", "start a thread", "take memory"];
+        let expected = [
+            "read itself",
+            "read libraries",
+            "read what is named",
+            "start a thread",
+            "take memory",
+            "ask for a terminal as newer libraries do",
+            "ask for the size of a terminal",
+        ];
         assert_eq!(allowed, expected, "{text}");
         assert_eq!(found.iter().filter(|(answer, _)| *answer == "no").count(), 25, "{text}");
         let named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(seccomp::REFUSED)).collect();

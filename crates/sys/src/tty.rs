@@ -11,6 +11,9 @@ pub const PACKET_DATA: u8 = 0;
 /// asm-generic/ioctls.h; libc lacks it).
 pub const PACKET_SETTINGS: u8 = 64;
 
+/// The question for the settings with any speed (`asm-generic/ioctls.h`; libc lacks it on some architectures).
+pub const TCGETS2: u32 = code(READ, b'T', 0x2a);
+
 /// The ioctls of an open terminal: settings, lines, queues and breaks (`asm-generic/ioctls.h`). None types into it, takes it
 /// over or sends signals.
 pub const IOCTLS: [u32; 26] = [
@@ -18,7 +21,7 @@ pub const IOCTLS: [u32; 26] = [
     libc::TCSETS as u32,
     libc::TCSETSW as u32,
     libc::TCSETSF as u32,
-    code(READ, b'T', 0x2a),
+    TCGETS2,
     code(WRITE, b'T', 0x2b),
     code(WRITE, b'T', 0x2c),
     code(WRITE, b'T', 0x2d),
