@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `Off` (`grab=off`, or `grab=on` where the broker grabs) | never changes |
 //! | `Idle` | flow opened → `Waiting` |
-//! | `Waiting` | no key is down, except switches of a joystick ([`momentary`]) → `Active`; flow closed → `Idle` |
+//! | `Waiting` | no key is down, except switches of a joystick ([`momentary`]), and no other program has the grab → `Active`; flow closed → `Idle` |
 //! | `Active`, at first if a killed worker has left the node grabbed | flow closed, or dropped → `Idle` |
 
 use super::frames::{Assembled, Assembler, Queue};
@@ -26,6 +26,7 @@ use contract::{
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 use sys::clock::boot_ns;
 use sys::input::code::*;
 use sys::input::{Bits, Event, evdev, read_events, write_events};
@@ -36,6 +37,9 @@ const SNAPSHOT_TRIES: usize = 8;
 
 /// Reads of 64 events in one pull, at most, so that a device with constant events does not starve the path.
 const READS_MAX: usize = 64;
+
+/// Interval of tries to grab a device whose events do not arrive because another program has grabbed it.
+const GRAB_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Exclusive access to the device, with `grab=auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +59,11 @@ pub(super) struct DevicePartner {
     needs_snapshot: bool,
     is_gone: bool,
     grab: Grab,
+    /// Time of the next try without an event, while the grab waits.
+    grab_at: Option<Time>,
+    /// Another program has grabbed the device.
+    is_taken: bool,
+    note: Option<String>,
     /// Keys that are down, axes and fingers.
     state: State,
     /// Keys that have been down since before the first snapshot: they were pressed for another program (the Enter of the
@@ -123,6 +132,9 @@ impl DevicePartner {
             needs_snapshot: false,
             is_gone: false,
             grab,
+            grab_at: None,
+            is_taken: false,
+            note: None,
             state,
             pressed_before: was_grabbed.then(Bits::new),
             lights,
@@ -146,7 +158,9 @@ impl DevicePartner {
     }
 
     /// Reads the kernel's events into the queue, and a snapshot if one is needed.
-    fn fill(&mut self) -> PartnerResult {
+    fn fill(&mut self, now: Time) -> PartnerResult {
+        // While another program has grabbed the device, no event arrives, not even that of a release.
+        self.needs_snapshot |= self.is_grab_due(now) && !momentary(&self.state.keys).is_empty();
         let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.needs_snapshot) {
             true => self.take_snapshot(),
             false => Ok(()),
@@ -157,7 +171,7 @@ impl DevicePartner {
                 Ok(())
             }
             other => {
-                self.try_grab();
+                self.try_grab(now);
                 other.map_err(|error| self.failed("reading", error))
             }
         }
@@ -279,14 +293,38 @@ impl DevicePartner {
         self.queue_snapshot(neutral(&self.properties));
     }
 
-    /// Grabs the device once no key is down: the program that received a press must also receive the release. If another
-    /// program has grabbed the device, the next frame tries again.
-    fn try_grab(&mut self) {
-        if self.grab == Grab::Waiting
-            && momentary(&self.state.keys).is_empty()
-            && evdev::grab(self.node.as_fd(), true).is_ok()
-        {
-            self.grab = Grab::Active;
+    /// Returns true if it is time for another try to grab the device.
+    fn is_grab_due(&self, now: Time) -> bool {
+        self.grab_at.is_some_and(|at| now >= at)
+    }
+
+    /// Grabs the device once no key is down: the program that received a press must also receive the release.
+    fn try_grab(&mut self, now: Time) {
+        if self.grab != Grab::Waiting {
+            return;
+        }
+        if momentary(&self.state.keys).is_empty() {
+            match evdev::grab(self.node.as_fd(), true) {
+                Ok(()) => {
+                    self.grab = Grab::Active;
+                    // The other program had the events so far.
+                    self.needs_snapshot |= self.is_taken;
+                    (self.grab_at, self.is_taken) = (None, false);
+                    return;
+                }
+                Err(error) if is_busy(&error) && !self.is_taken => {
+                    self.is_taken = true;
+                    self.note = Some(format!(
+                        "another program has grabbed {}, and its events do not arrive here: stop that program, or share \
+                         the device that it makes",
+                        self.properties.name
+                    ));
+                }
+                Err(_) => {}
+            }
+        }
+        if self.grab_at.is_none() || self.is_grab_due(now) {
+            self.grab_at = Some(now.after(GRAB_INTERVAL));
         }
     }
 
@@ -298,6 +336,7 @@ impl DevicePartner {
         if self.grab != Grab::Off {
             self.grab = Grab::Idle;
         }
+        (self.grab_at, self.is_taken) = (None, false);
     }
 
     /// Applies feedback of the application.
@@ -413,6 +452,10 @@ fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
+}
+
 /// Returns `None` if the device refused the operation, an error only if it was unplugged.
 fn unless_refused<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
     match answer {
@@ -452,9 +495,9 @@ impl Endpoint for DevicePartner {
         self.apply(update).map(|()| true).map_err(|error| self.failed("writing to", error))
     }
 
-    fn next(&mut self, _now: Time) -> PartnerResult<Next> {
+    fn next(&mut self, now: Time) -> PartnerResult<Next> {
         if !self.is_gone {
-            self.fill()?;
+            self.fill(now)?;
         }
         match self.queue.pop() {
             Some((created, update)) => Ok(Next::Message(Message::new(created, update.to_bytes()))),
@@ -494,7 +537,11 @@ impl Endpoint for DevicePartner {
         match direction {
             Direction::In => Readiness::now(),
             Direction::Out if is_ready => Readiness::now(),
-            Direction::Out => Readiness::descriptor(self.node.as_fd(), Interest::Read),
+            Direction::Out => Readiness::descriptor(self.node.as_fd(), Interest::Read).or_at(self.grab_at),
         }
+    }
+
+    fn note(&mut self) -> Option<String> {
+        self.note.take()
     }
 }

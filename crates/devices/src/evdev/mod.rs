@@ -177,7 +177,7 @@ impl Evdev {
         sys::input::evdev::use_boot_clock(node.as_fd())
             .map_err(|error| failed("setting the clock of", error, None))?;
         if spec.options.text("grab") == "on" {
-            let advice = "another program has grabbed it; stop that program, or use grab=off";
+            let advice = "another program has grabbed it: stop that, or share the device that it makes";
             sys::input::evdev::grab(node.as_fd(), true)
                 .map_err(|error| failed("grabbing", error, Some(advice)))?;
         }

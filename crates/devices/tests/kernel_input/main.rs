@@ -395,6 +395,31 @@ fn a_device_is_grabbed_once_its_keys_are_up_and_released_on_close() {
 }
 
 #[test]
+fn a_device_that_another_program_has_grabbed_is_named_and_grabbed_afterwards() {
+    needs_uinput!();
+    let device = Device::plug_in(&keyboard("grab taken"));
+    let other = Application::open(&device.path);
+    device.emit(&[key(28, 1)]);
+    let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
+    let mut source = End::new(&Evdev, opened);
+    source.pull().unwrap().expect("a first snapshot");
+    evdev::grab(other.node.as_fd(), true).unwrap();
+    // Only the other program receives it.
+    device.emit(&[key(28, 0)]);
+    let note = until("a note", || {
+        source.pull().unwrap();
+        source.partner.note()
+    });
+    assert!(note.contains("another program has grabbed grab taken"), "{note}");
+    evdev::grab(other.node.as_fd(), false).unwrap();
+    until("the grab", || {
+        source.pull().unwrap();
+        (source.figure("grabbed") == 1.0).then_some(())
+    });
+    assert_eq!(source.partner.note(), None, "it is said once");
+}
+
+#[test]
 fn a_new_worker_takes_over_the_grab_and_the_held_keys_of_a_killed_one() {
     needs_uinput!();
     let device = Device::plug_in(&keyboard("grab killed"));
