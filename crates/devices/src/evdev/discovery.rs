@@ -4,7 +4,7 @@ use super::PHYS_PREFIX;
 use super::properties::Properties;
 use crate::hid;
 use contract::{DeviceError, Kind, Listing};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, fstat, major, minor};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -70,8 +70,26 @@ pub(super) fn open(path: &Path) -> Result<(OwnedFd, Properties), DeviceError> {
     };
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(error.into()))?;
-    let properties = Properties::read(node.as_fd()).map_err(refused)?;
+    let mut properties = Properties::read(node.as_fd()).map_err(refused)?;
+    properties.phys = with_interface(&properties.phys, usb_interface(node.as_fd()).as_deref());
     Ok((node, properties))
+}
+
+/// Returns the number of the USB interface whose driver has made a node, in hexadecimal.
+fn usb_interface(node: BorrowedFd<'_>) -> Option<String> {
+    let device = fstat(node).ok()?.st_rdev;
+    let directory = format!("/sys/dev/char/{}:{}/device/device", major(device), minor(device));
+    fs::read_to_string(format!("{directory}/bInterfaceNumber")).ok()
+}
+
+/// Returns the physical location of a node of this USB interface. `xpad` names the first interface in each: the four gamepads of a
+/// wireless receiver would have one location, and one that is switched off would be found again in another.
+pub(super) fn with_interface(phys: &str, interface: Option<&str>) -> String {
+    let number = interface.and_then(|text| u8::from_str_radix(text.trim_end(), 16).ok());
+    match (phys.strip_suffix("/input0"), number) {
+        (Some(device), Some(number)) => format!("{device}/input{number}"),
+        _ => phys.into(),
+    }
 }
 
 fn advice(error: &io::Error) -> Option<String> {

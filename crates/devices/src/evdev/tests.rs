@@ -1,6 +1,6 @@
 //! Tests without a kernel: description, states, frames and queues. Those with a kernel are in `tests/kernel_input`.
 
-use super::discovery::is_same;
+use super::discovery::{is_same, with_interface};
 use super::effects::Effects;
 use super::frames::{Assembled, Assembler, Echoes, Queue};
 use super::kernel::to_format;
@@ -134,6 +134,12 @@ fn a_device_is_recognized_by_serial_number_or_location_but_not_its_copy() {
     let mut fewer = known.clone();
     fewer.axes.remove(&ABS_Z);
     assert!(!is_same(&known, &fewer));
+    // The gamepads of a wireless receiver, each at an interface of its own.
+    let [one, other] = ["00\n", "0a\n"].map(|number| with_interface("usb-1/input0", Some(number)));
+    assert_eq!((one.as_str(), other.as_str()), ("usb-1/input0", "usb-1/input10"));
+    assert!(!is_same(&at(&one, ""), &at(&other, "")), "another gamepad of the receiver");
+    assert_eq!(with_interface("usb-1/input0", None), "usb-1/input0");
+    assert_eq!(with_interface("usb-1/input2:1", Some("02")), "usb-1/input2:1");
 }
 
 #[test]
