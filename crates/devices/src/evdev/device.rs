@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `Off` (`grab=off`, or `grab=on` where the broker grabs) | never changes |
 //! | `Idle` | flow opened → `Waiting` |
-//! | `Waiting` | no key is down, except switches of a joystick ([`momentary`]), and no other program has the grab → `Active`; flow closed → `Idle` |
+//! | `Waiting` | no key is down, except switches of a joystick ([`momentary`]), and no other program has it → `Active`; flow closed → `Idle` |
 //! | `Active`, at first if a killed worker has left the node grabbed | flow closed, or dropped → `Idle` |
 
 use super::frames::{Assembled, Assembler, Queue};

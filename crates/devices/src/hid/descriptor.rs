@@ -46,6 +46,8 @@ mod usage {
     /// Pages with buttons among their parts of two values: desktop, simulation, games, keyboard, buttons, telephony, consumer, digitizer.
     pub(super) const BUTTON_PAGES: [u32; 8] = [0x01, 0x02, 0x05, 0x07, 0x09, 0x0b, 0x0c, 0x0d];
     pub(super) const BUTTONS: u32 = 0x09;
+    /// The number of an effect of force feedback, which goes on until a report stops it.
+    pub(super) const EFFECT: u32 = 0xf_0022;
     pub(super) const FIDO: u32 = 0xf1d0;
     /// Pages from here on have no meaning of their own.
     pub(super) const RESERVED_PAGES: u32 = 0xf000;
@@ -136,6 +138,7 @@ pub(super) struct Descriptor {
     kind: Kind,
     has_fido: bool,
     has_vendor: bool,
+    has_forces: bool,
 }
 
 impl Descriptor {
@@ -180,6 +183,11 @@ impl Descriptor {
     /// Returns true if reports have parts that only the driver of this device understands.
     pub(super) fn has_vendor_parts(&self) -> bool {
         self.has_vendor
+    }
+
+    /// Returns true if output reports play forces.
+    pub(super) fn has_forces(&self) -> bool {
+        self.has_forces
     }
 
     /// Returns true if input reports have no parts with a neutral value.
@@ -326,6 +334,7 @@ struct Parser {
     /// A key that types or starts a program.
     has_keys: bool,
     has_vendor: bool,
+    has_forces: bool,
 }
 
 fn too_many(what: &'static str, limit: usize) -> WireError {
@@ -431,6 +440,8 @@ impl Parser {
         if is_constant {
             return Ok(());
         }
+        let has_effect = ranges.iter().any(|(first, last)| (*first..=*last).contains(&usage::EFFECT));
+        self.has_forces |= kind == ReportKind::Output && has_effect;
         if kind != ReportKind::Input || size == 0 {
             return Ok(());
         }
@@ -502,6 +513,7 @@ impl Parser {
             kind: kind_of(&self.applications, self.has_keys),
             has_fido: self.applications.iter().any(|usage| usage >> 16 == usage::FIDO),
             has_vendor: self.has_vendor,
+            has_forces: self.has_forces,
             is_numbered: self.is_numbered,
             reports: self.reports,
         })

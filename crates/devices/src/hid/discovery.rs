@@ -107,13 +107,15 @@ fn advantage(descriptor: &Descriptor, name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns a warning for a gamepad with reports that only its own driver understands.
-pub(super) fn limit(properties: &Properties, descriptor: &Descriptor) -> &'static str {
+/// Returns a warning for a gamepad with reports that only its own driver understands, and for a device with force feedback.
+pub(super) fn limit(properties: &Properties, descriptor: &Descriptor) -> String {
     let is_opaque = descriptor.kind() == Kind::Gamepad && descriptor.has_opaque_inputs();
-    match is_opaque && Pad::of(&properties.ids).is_none() {
+    let buttons = match is_opaque && Pad::of(&properties.ids).is_none() {
         true => "; its vendor-defined reports keep their values after a cut: buttons in them stay down",
         false => "",
-    }
+    };
+    let forces = if descriptor.has_forces() { "; its forces go on after a cut" } else { "" };
+    format!("{buttons}{forces}")
 }
 
 /// Returns true if the device of an event node is offered as a whole. `input` is its directory in sysfs.

@@ -221,6 +221,9 @@ fn gamepads_with_vendor_parts_are_listed_with_their_limits() {
     assert_eq!(listed(0x54c, 0x5c4, DUALSHOCK), (true, true));
     assert_eq!(listed(0x1234, 0x5678, DUALSHOCK), (true, false), "its buttons are unknown");
     assert_eq!(listed(0x1234, 0x5678, GAMEPAD), (false, true));
+    // The report that starts an effect, with its number.
+    let wheel = [GAMEPAD.trim_end_matches("c0"), "050f0921a1028503092215012528750895019102 c0c0"].concat();
+    assert_eq!(listed(0x1234, 0x5678, wheel.as_str()), (false, false), "nothing stops its forces");
 }
 
 #[test]
