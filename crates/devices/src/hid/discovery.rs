@@ -71,6 +71,16 @@ fn entries(directory: PathBuf) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
+/// Drivers that take a device by USB only (`hid_is_usb`), and leave its copy to no other driver: Logitech's older wheels and
+/// gamepads, those of BigBen, and keys by U2F Zero and Nitrokey.
+const USB_ONLY: [&str; 3] = ["logitech", "bigben", "hid-u2fzero"];
+
+/// Returns true if the driver of a device here would refuse the copy of the device there. `device` is its directory in sysfs.
+pub(super) fn refuses_copies(device: &Path) -> bool {
+    let driver = fs::read_link(device.join("driver")).unwrap_or_default();
+    driver.file_name().is_some_and(|driver| USB_ONLY.iter().any(|name| driver == *name))
+}
+
 /// Returns the directories of a device's inputs.
 fn inputs(device: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries(device.join("input"))
@@ -97,10 +107,12 @@ fn event_nodes(name: &str) -> Vec<PathBuf> {
 /// Returns the reason to share a device as a whole: its event nodes carry less than its reports.
 fn advantage(descriptor: &Descriptor, name: &str) -> Option<&'static str> {
     let has_nodes = !event_nodes(name).is_empty();
+    let refuses_copies = refuses_copies(&device(name));
     match descriptor.kind() {
+        Kind::SecurityKey if refuses_copies => Some("its driver takes it by USB only, and no copy of it"),
         Kind::SecurityKey => Some("it has no event node"),
         _ if !has_nodes => Some("no event node carries it"),
-        Kind::Gamepad if descriptor.has_vendor_parts() => {
+        Kind::Gamepad if descriptor.has_vendor_parts() && !refuses_copies => {
             Some("whole: with sensors, lights and all else for its own driver")
         }
         _ => None,

@@ -110,8 +110,9 @@ fn made_devices() -> BTreeSet<PathBuf> {
     fs::read_dir(MADE).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Makes a device with these properties. Returns its `hidraw` node, if the kernel has made that at once.
-fn make(properties: &Properties) -> Result<(OwnedFd, Option<String>), DeviceError> {
+/// Makes a device with these properties. Returns words for its summary: where its `hidraw` node is, if the kernel has made that at
+/// once.
+fn make(properties: &Properties) -> Result<(OwnedFd, String), DeviceError> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = open("/dev/uhid", flags, Mode::empty()).map_err(|error| DeviceError::Os {
@@ -131,14 +132,28 @@ fn make(properties: &Properties) -> Result<(OwnedFd, Option<String>), DeviceErro
     };
     rustix::io::write(&node, &uhid::create(properties, &phys)).map_err(|error| failed(error.into()))?;
     let deadline = Instant::now() + NODE_TIMEOUT;
-    while Instant::now() < deadline {
+    loop {
         std::thread::sleep(NODE_INTERVAL);
-        let fresh = made_devices().difference(&before).find_map(|device| hidraw_of(device));
-        if fresh.is_some() {
-            return Ok((node, fresh));
+        let fresh: Vec<PathBuf> = made_devices().difference(&before).cloned().collect();
+        if let Some(path) = fresh.iter().find_map(|device| hidraw_of(device)) {
+            return Ok((node, format!(" at {path}")));
+        }
+        if Instant::now() >= deadline {
+            return Ok((node, without_node(&fresh).into()));
         }
     }
-    Ok((node, None))
+}
+
+/// Returns words for the summary of a new device without a `hidraw` node. A driver that asks first has taken it already. One that
+/// insists on USB refuses it, and the kernel offers it to no other, so nothing but its own log tells.
+fn without_node(fresh: &[PathBuf]) -> &'static str {
+    match fresh.iter().any(|device| !device.join("driver").exists()) {
+        true => {
+            ", without a node: no driver of this host has taken it so far (`dmesg` tells why; some take a device by USB only); share \
+             its event node (`evdev`) instead"
+        }
+        false => "",
+    }
 }
 
 /// Returns the `hidraw` node of a device in sysfs.
@@ -198,8 +213,7 @@ impl DeviceClass for Hid {
             properties.name =
                 spec.target[..spec.target.floor_char_boundary(properties::NAME_BYTES_MAX)].into();
         }
-        let (node, path) = make(&properties)?;
-        let place = path.map(|path| format!(" at {path}")).unwrap_or_default();
+        let (node, place) = make(&properties)?;
         let summary = format!("{} ({}){place}", properties.name, descriptor.kind());
         let description = Description { summary, properties: properties.to_bytes(), ..like.clone() };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![node] })

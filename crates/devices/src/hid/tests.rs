@@ -227,6 +227,24 @@ fn gamepads_with_vendor_parts_are_listed_with_their_limits() {
 }
 
 #[test]
+fn a_driver_that_takes_no_copy_is_known_and_a_copy_without_a_driver_is_named() {
+    let scratch = crate::file::tests::Scratch::new();
+    let device = PathBuf::from(scratch.path("0003:046D:C24F.0001"));
+    std::fs::create_dir(&device).unwrap();
+    let fresh = [device.clone()];
+    assert!(!discovery::refuses_copies(&device));
+    assert!(without_node(&fresh).contains("no driver"));
+    assert_eq!(without_node(&[]), "", "the kernel has not made it yet");
+    for (driver, refuses) in [("hid-generic", false), ("logitech", true)] {
+        let _ = std::fs::remove_file(device.join("driver"));
+        std::fs::create_dir(scratch.path(driver)).unwrap();
+        std::os::unix::fs::symlink(scratch.path(driver), device.join("driver")).unwrap();
+        assert_eq!(discovery::refuses_copies(&device), refuses, "{driver}");
+        assert_eq!(without_node(&fresh), "", "{driver} may ask the device first");
+    }
+}
+
+#[test]
 fn numbers_are_put_in_front_where_they_are_missing() {
     let keyboard = parsed(KEYBOARD);
     for (sent, report) in [(&[1][..], [0, 1]), (&[0, 1], [0, 1])] {
