@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use sys::clock::{boot_ns, monotonic_ns};
-use sys::v4l2::queue::{Frame, Queue, end_former};
+use sys::v4l2::queue::{Frame, Queue, end_former, release};
 use sys::v4l2::{Event, next_event, subscribe};
 use wire::formats::controls::{Setting, Update};
 use wire::formats::video::{Geometry, Header, PixelFormat};
@@ -131,13 +131,17 @@ impl Camera {
                 self.refusals.started();
                 Ok(true)
             }
-            Err(error) => match reason(&error) {
-                Some(reason) => {
-                    self.refusals.refused(reason, now);
-                    Ok(false)
+            Err(error) => {
+                // The format that was set keeps other programs out. An error means that one of them uses the camera.
+                let _ = release(self.node.as_fd());
+                match reason(&error) {
+                    Some(reason) => {
+                        self.refusals.refused(reason, now);
+                        Ok(false)
+                    }
+                    None => Err(self.error("starting", error)),
                 }
-                None => Err(self.error("starting", error)),
-            },
+            }
         }
     }
 

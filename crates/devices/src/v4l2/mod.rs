@@ -227,6 +227,8 @@ fn camera_flows() -> Vec<FlowOffer> {
 fn open_camera(spec: &DeviceSpec, node: Node, options: &PictureOptions) -> Result<Opened, DeviceError> {
     let capability = &node.capability;
     let geometry = negotiate::camera(node.descriptor.as_fd(), &capability.card, options)?;
+    // The pictures are set again when they are wanted. An error means that another program uses the camera.
+    let _ = sys::v4l2::queue::release(node.descriptor.as_fd());
     let properties = Properties::query(node.descriptor.as_fd(), &capability.card, &capability.bus, geometry)
         .map_err(|error| os(format!("querying the controls of {}", capability.card), error, None))?;
     let description = Description {

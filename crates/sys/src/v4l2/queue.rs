@@ -193,7 +193,7 @@ impl Queue {
     /// Frees the buffers; if frames still exist, when the last one is dropped.
     pub fn end(self) -> io::Result<()> {
         self.stop()?;
-        request(self.node(), 0).map(drop)
+        release(self.node())
     }
 }
 
@@ -271,6 +271,12 @@ fn kernel_buffer(index: u32) -> KernelBuffer {
 /// of the descriptor is closed. Fails with `EBUSY` if another program streams, without effect on it.
 pub fn end_former(node: BorrowedFd<'_>) -> io::Result<()> {
     stream(node, Direction::Capture, false)?;
+    release(node)
+}
+
+/// Lets other programs set and use a camera that is not on. The driver of USB cameras binds it to the open file that set its
+/// format, until this file frees its buffers. Fails with `EBUSY` if another program uses the camera, without effect on it.
+pub fn release(node: BorrowedFd<'_>) -> io::Result<()> {
     request(node, 0).map(drop)
 }
 
