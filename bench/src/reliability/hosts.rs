@@ -162,7 +162,10 @@ impl Service {
         events.retain(|event| event["name"] == name);
         let Some(stats) = events.last().map(|event| event["stats"].clone()) else { return reported };
         let overflows = |event: &Value| partner_figure(&event["stats"], "kernel overflows");
-        let missed = |event: &Value| partner_figure(&event["stats"], "frames missed by the driver") as u64;
+        let missed = |event: &Value| {
+            let figures = ["frames missed by the driver", "frames dropped as old"];
+            figures.map(|figure| partner_figure(&event["stats"], figure)).iter().sum::<f64>() as u64
+        };
         let missed = events.iter().map(missed).max().unwrap_or_default();
         *reported.reasons.entry("missed by the driver".into()).or_default() += missed;
         reported.is_unnumbered |= events.iter().any(|event| overflows(event) > 0.0);

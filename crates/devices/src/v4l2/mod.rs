@@ -6,6 +6,7 @@ mod discovery;
 mod negotiate;
 mod node;
 mod properties;
+mod recent;
 mod refusals;
 #[cfg(test)]
 mod tests;

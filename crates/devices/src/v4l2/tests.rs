@@ -4,6 +4,7 @@ use super::camera::Camera;
 use super::negotiate::{Offer, PictureOptions, choose, jpeg_note};
 use super::node::{NodePartner, Parts};
 use super::properties::{CameraControl, Properties, settings};
+use super::recent::Recent;
 use crate::spec;
 use contract::{
     Attributes, Body, Ctl, CtlReply, Direction, FlowClass, FlowTemplate, Format, Message, Partner,
@@ -11,6 +12,7 @@ use contract::{
 };
 use proptest::prelude::*;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -249,6 +251,54 @@ fn frames_between_two_sequence_numbers_are_missed() {
     for (last, sequence) in [(0, 0), (7, 7), (7, 0), (u32::MAX, u32::MAX)] {
         assert_eq!(super::camera::missed(last, sequence), 0, "{last} to {sequence}: the driver counts anew");
     }
+}
+
+/// Returns the ages of the frames, in frame times, that a reader gets from a driver with six buffers. It begins to read after each
+/// of these pauses, and waits for a frame then.
+fn ages(pauses: &[u64]) -> Vec<u64> {
+    let (mut recent, mut filled, mut now) = (Recent::default(), VecDeque::new(), 0);
+    let mut ages = Vec::new();
+    for pause in pauses {
+        let mut frame_times = *pause;
+        let taken = loop {
+            for _ in 0..frame_times {
+                now += 1;
+                if filled.len() < 6 {
+                    filled.push_back(now);
+                }
+            }
+            let is_full = filled.len() == 6;
+            if let Some(frame) = recent.take(is_full, || Ok(filled.pop_front()), drop).unwrap() {
+                break frame;
+            }
+            frame_times = 1;
+        };
+        ages.push(now - taken);
+    }
+    ages
+}
+
+#[test]
+fn a_reader_that_is_slower_than_the_camera_gets_recent_frames() {
+    assert_eq!(ages(&[1; 20]), [0; 20], "it keeps up");
+    assert_eq!(ages(&[4, 0, 0, 0, 1]), [3, 2, 1, 0, 0], "a short pause drops nothing");
+    for slow in [2, 3, 5, 6, 10, 30] {
+        let ages = ages(&[slow; 40]);
+        assert!(ages[10..].iter().all(|age| *age == 0), "a frame in {slow}: {ages:?}");
+    }
+    let back = [&[30; 4][..], &[1; 20], &[4, 0, 0, 0]].concat();
+    assert_eq!(ages(&back)[24..], [3, 2, 1, 0], "after a while it keeps up again");
+}
+
+/// A machine that is too slow for the camera at every moment gets frames nevertheless.
+#[test]
+fn a_reader_that_always_finds_a_full_driver_gets_frames() {
+    let mut recent = Recent::default();
+    let take = |_| {
+        let mut filled: VecDeque<u64> = (0..6).collect();
+        recent.take(true, || Ok(filled.pop_front()), drop).unwrap()
+    };
+    assert_eq!((0..10).filter_map(take).collect::<Vec<u64>>(), [5; 5]);
 }
 
 #[test]

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// `V4L2_BUF_FLAG_ERROR`.
 const FLAG_ERROR: u32 = 0x40;
+/// `V4L2_BUF_FLAG_DONE`: filled, and not taken.
+const FLAG_DONE: u32 = 0x4;
 /// `V4L2_BUF_FLAG_TIMESTAMP_MASK` and `_MONOTONIC`.
 const FLAG_TIME_MASK: u32 = 0xe000;
 const FLAG_TIME_MONOTONIC: u32 = 0x2000;
@@ -105,10 +107,7 @@ impl Queue {
         let count = request(node.as_fd(), count)?;
         let mut buffers = Vec::new();
         for index in 0..count {
-            let mut buffer = kernel_buffer(index);
-            // SAFETY: VIDIOC_QUERYBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no
-            // pointer.
-            unsafe { ask(node.as_fd(), READ | WRITE, 9, &mut buffer)? };
+            let buffer = query(node.as_fd(), index)?;
             let mapping = map(node.as_fd(), buffer.length as usize, buffer.offset.into())?;
             buffers.push(Buffer { mapping, owner: AtomicU8::new(IDLE) });
         }
@@ -128,6 +127,17 @@ impl Queue {
     /// The number of buffers that the driver owns.
     pub fn queued(&self) -> usize {
         self.inner.queued.load(Ordering::Acquire)
+    }
+
+    /// Returns true if all buffers of the driver are filled: it misses the frames that come now.
+    pub fn is_full(&self) -> io::Result<bool> {
+        for (index, buffer) in self.inner.buffers.iter().enumerate() {
+            let is_queued = buffer.owner.load(Ordering::Acquire) == QUEUED;
+            if is_queued && query(self.node(), index as u32)?.flags & FLAG_DONE == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The camera.
@@ -265,6 +275,14 @@ impl AsRef<[u8]> for StableFrame {
 
 fn kernel_buffer(index: u32) -> KernelBuffer {
     KernelBuffer { index, kind: BUFFER_TYPE_CAPTURE, memory: MEMORY_MMAP, ..Plain::zeroed() }
+}
+
+/// Returns the state of a buffer (`VIDIOC_QUERYBUF`).
+fn query(node: BorrowedFd<'_>, index: u32) -> io::Result<KernelBuffer> {
+    let mut buffer = kernel_buffer(index);
+    // SAFETY: VIDIOC_QUERYBUF reads and writes a `struct v4l2_buffer`; for one plane it follows no pointer.
+    unsafe { ask(node, READ | WRITE, 9, &mut buffer)? };
+    Ok(buffer)
 }
 
 /// Ends the streaming of a dead process that had the same open file: streaming lasts until the last duplicate
