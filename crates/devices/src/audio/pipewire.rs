@@ -473,7 +473,9 @@ impl Session {
     fn make_stream(&self, direction: Direction, target: Option<&str>) -> Result<Stream, pw::Error> {
         let is_input = direction == Direction::Input;
         let (mut properties, flags) = match self.plan.role {
-            Role::Device => (stream_properties(is_input, target), StreamFlags::AUTOCONNECT),
+            Role::Device => {
+                (stream_properties(is_input, is_call(&self.plan, target), target), StreamFlags::AUTOCONNECT)
+            }
             Role::Application => (node_properties(is_input, &self.plan.name), StreamFlags::empty()),
         };
         properties.insert(*pw::keys::NODE_LATENCY, format!("{QUANTUM_FRAMES}/{RATE_HZ}"));
@@ -519,15 +521,26 @@ impl Session {
     }
 }
 
+/// Returns true if the streams are those of a call. The session manager gives Bluetooth headphones telephone quality while a stream of
+/// a call records any microphone, as their own is there only then. Other microphones need none of that.
+fn is_call(plan: &Plan, target: Option<&str>) -> bool {
+    match target {
+        Some(name) => name.starts_with("bluez_"),
+        None => plan.to_application == Some(true) && plan.to_device == Some(true),
+    }
+}
+
 /// Properties of a stream that uses a device, or the default one.
-fn stream_properties(is_input: bool, target: Option<&str>) -> PropertiesBox {
+fn stream_properties(is_input: bool, is_call: bool, target: Option<&str>) -> PropertiesBox {
     let mut properties = properties! {
         *pw::keys::MEDIA_TYPE => "Audio",
         *pw::keys::MEDIA_CATEGORY => if is_input { "Capture" } else { "Playback" },
-        *pw::keys::MEDIA_ROLE => "Communication",
         *pw::keys::NODE_NAME => "outboard",
         *pw::keys::NODE_DESCRIPTION => APPLICATION,
     };
+    if is_call {
+        properties.insert(*pw::keys::MEDIA_ROLE, "Communication");
+    }
     if let Some(target) = target {
         properties.insert(*pw::keys::TARGET_OBJECT, target);
         // Never another microphone than the shared one.
@@ -695,6 +708,28 @@ pub(super) fn list() -> Vec<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_headset_takes_bluetooth_headphones_into_a_call() {
+        let plan = |target, to_application, to_device| Plan {
+            role: Role::Device,
+            target,
+            name: "Outboard".into(),
+            to_application: Some(to_application),
+            to_device: Some(to_device),
+        };
+        let microphone = |name: &str| plan(Target::Name(name.into()), true, false);
+        for (plan, target, expected) in [
+            (plan(Target::Both, true, true), None, Some("Communication")),
+            (plan(Target::Microphone, true, false), None, None),
+            (plan(Target::Speaker, false, true), None, None),
+            (microphone("Desk"), Some("alsa_input.usb-Desk"), None),
+            (microphone("Ears"), Some("bluez_input.00_11_22_33_44_55.0"), Some("Communication")),
+        ] {
+            let properties = stream_properties(true, is_call(&plan, target), target);
+            assert_eq!(properties.get(*pw::keys::MEDIA_ROLE), expected, "{plan:?}");
+        }
+    }
 
     #[test]
     fn the_delay_of_a_device_is_the_age_of_its_frames() {
