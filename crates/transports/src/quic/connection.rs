@@ -83,6 +83,9 @@ pub enum CloseReason {
 struct Path {
     socket: OwnedFd,
     split: DatagramSplit,
+    /// The kernel does not split batches (UDP_SEGMENT) for this socket. Another may take them: they also fail
+    /// while a network changes and the socket's address is gone.
+    is_unbatched: bool,
     /// In the form of [`without_scope`].
     peer: SocketAddr,
     added: Instant,
@@ -102,8 +105,6 @@ struct Output {
     batch: Vec<u8>,
     /// Datagrams that the socket has not accepted yet.
     pending: Option<Transmit>,
-    /// The kernel does not split batches (UDP_SEGMENT).
-    is_unbatched: bool,
 }
 
 /// A QUIC connection with its sockets.
@@ -494,7 +495,8 @@ impl QuicConnection {
                         return;
                     }
                 };
-                let segments = match self.output.is_unbatched {
+                let path = path_to(&mut self.paths, connection.remote_address());
+                let segments = match path.is_some_and(|path| path.is_unbatched) {
                     true => 1,
                     false => (permitted / usize::from(connection.current_mtu())).clamp(1, SEGMENTS_MAX),
                 };
@@ -519,9 +521,7 @@ impl QuicConnection {
         let bytes = &bytes[..transmit.size];
         let segment = transmit.segment_size.filter(|size| *size < bytes.len());
         let count = segment.map_or(1, |size| bytes.len().div_ceil(size)) as u64;
-        let to = self.paths.iter().rposition(|path| path.peer == transmit.destination);
-        let last = self.paths.len().saturating_sub(1);
-        let Some(path) = self.paths.get_mut(to.unwrap_or(last)) else { return Ok(()) };
+        let Some(path) = path_to(&mut self.paths, transmit.destination) else { return Ok(()) };
         let mut refusals = 0;
         loop {
             self.counts.send_calls += 1;
@@ -540,7 +540,7 @@ impl QuicConnection {
                 }
                 Err(error) => {
                     // The kernel or the network device cannot split a batch.
-                    self.output.is_unbatched |= segment.is_some() && !socket::is_transient(&error);
+                    path.is_unbatched |= segment.is_some() && !socket::is_transient(&error);
                     self.counts.unsent_datagrams += count;
                     return Ok(());
                 }
@@ -623,8 +623,16 @@ impl Path {
         // Best effort: without these, datagrams are received one by one and stay small.
         let _ = sys::net::join_datagrams(&socket);
         let _ = sys::net::never_fragment(&socket);
-        Ok(Path { socket, split: DatagramSplit::default(), peer, added: now, last_received: None })
+        let split = DatagramSplit::default();
+        Ok(Path { socket, split, is_unbatched: false, peer, added: now, last_received: None })
     }
+}
+
+/// Returns the newest path to this address, or else the newest of all.
+fn path_to(paths: &mut [Path], peer: SocketAddr) -> Option<&mut Path> {
+    let to = paths.iter().rposition(|path| path.peer == peer);
+    let last = paths.len().saturating_sub(1);
+    paths.get_mut(to.unwrap_or(last))
 }
 
 fn peer_of(socket: &OwnedFd) -> PartnerResult<SocketAddr> {
@@ -647,5 +655,45 @@ fn over(reason: &ConnectionError) -> CloseReason {
         ConnectionError::TransportError(error) if error.code == other_purpose => CloseReason::WrongProtocol,
         ConnectionError::Reset => CloseReason::Failed("the other host has restarted".into()),
         other => CloseReason::Failed(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::tests::established;
+    use crate::test_records::{pattern, udp_pair};
+    use quinn_proto::Dir;
+    use std::net::UdpSocket;
+
+    #[test]
+    fn batches_that_one_path_refuses_go_over_the_next() {
+        let sockets = udp_pair();
+        let there = UdpSocket::from(sockets[1].try_clone().expect("a socket"));
+        let (mut ends, mut now) = established(sockets);
+        let stream = ends[0].state().expect("a connection").streams().open(Dir::Uni).expect("a stream");
+        let send = |ends: &mut [QuicConnection; 2], now: &mut Instant| {
+            let before = ends[0].counts;
+            let connection = ends[0].state().expect("a connection");
+            assert_eq!(connection.send_stream(stream).write(&pattern(64 << 10, 7)), Ok(64 << 10));
+            for _ in 0..100 {
+                *now += Duration::from_millis(10);
+                ends.iter_mut().for_each(|end| end.drive_at(*now));
+            }
+            let counts = ends[0].counts;
+            let sent = counts.sent_datagrams - before.sent_datagrams;
+            assert!(sent >= 50, "{sent} datagrams");
+            (sent, counts.send_calls - before.send_calls)
+        };
+        ends[0].paths[0].is_unbatched = true;
+        let (sent, calls) = send(&mut ends, &mut now);
+        assert_eq!(sent, calls);
+        let moved = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        moved.set_nonblocking(true).expect("a socket that does not block");
+        moved.connect(there.local_addr().expect("address")).expect("connect");
+        there.connect(moved.local_addr().expect("address")).expect("connect");
+        ends[0].add_path_at(moved.into(), now).expect("another socket");
+        let (sent, calls) = send(&mut ends, &mut now);
+        assert!(calls < sent, "{calls} calls for {sent} datagrams");
     }
 }

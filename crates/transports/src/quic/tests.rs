@@ -410,7 +410,7 @@ fn an_acknowledgement_does_not_wait_behind_data() {
 }
 
 /// Returns both ends of an established connection and the current time, which the test advances.
-fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
+pub(super) fn established(sockets: [OwnedFd; 2]) -> ([QuicConnection; 2], Instant) {
     established_with(sockets, &Tuning { datagram: 1200, is_size_known: true, ..TUNING })
 }
 
