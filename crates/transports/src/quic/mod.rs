@@ -47,7 +47,7 @@ use ordered_stream::OrderedStream;
 pub use quinn_proto::{Dir, ReadError, StreamId, VarInt, WriteError};
 use receive_window::ReceiveWindow;
 use receiver::Receiver;
-use record_streams::RecordStreams;
+use record_streams::{RecordStreams, patience};
 use rustix::net::SocketType;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,6 +57,8 @@ use std::time::{Duration, Instant};
 const BURST_BYTES: usize = 64 << 10;
 /// Send buffer of the connection: two congestion windows, and at least this.
 const SEND_BYTES_MIN: u64 = 128 << 10;
+
+const LATE: OptionKind = OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) };
 
 static OPTIONS: [OptionSpec; 6] = [
     send_queue::OUTBOX,
@@ -69,9 +71,9 @@ static OPTIONS: [OptionSpec; 6] = [
     ),
     local(
         "late",
-        OptionKind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
-        "500ms",
-        "abandon a record of a timely flow that has not arrived after this time",
+        OptionKind::OrAuto(&LATE),
+        "auto",
+        "abandon a record of a timely flow that has not arrived after this time; auto: three round trips, at least 500ms",
     ),
     local(
         "datagram",
@@ -165,7 +167,7 @@ impl TransportClass for Quic {
             link: QuicConnection::new(socket, config)?,
             socket_bytes,
             is_timely: false,
-            late: options.duration("late"),
+            late: (!options.is_auto("late")).then(|| options.duration("late")),
             queue: SendQueue::new(options.count("outbox")),
             was_full: false,
             ordered: OrderedStream::default(),
@@ -214,8 +216,8 @@ struct QuicPartner {
     socket_bytes: usize,
     /// The flow pushed here is timely.
     is_timely: bool,
-    /// The option `late`.
-    late: Duration,
+    /// The option `late`; `None`: auto.
+    late: Option<Duration>,
     /// With the time of the push.
     queue: SendQueue<Time>,
     /// The last push was refused.
@@ -302,7 +304,8 @@ impl QuicPartner {
         self.ordered.open(connection);
         let mut has_news = false;
         let written = if self.is_timely {
-            let late = self.record_streams.abandon_late(connection, &mut self.queue, (now(), self.late));
+            let patience = self.late.unwrap_or_else(|| patience(connection.rtt()));
+            let late = self.record_streams.abandon_late(connection, &mut self.queue, (now(), patience));
             self.counts.late += late;
             has_news = late > 0;
             self.record_streams.write(connection, &mut self.queue)

@@ -17,6 +17,16 @@ use std::time::Duration;
 /// paths with larger datagrams, so that a record's fate does not depend on the path.
 const DATAGRAM_RECORD_BYTES_MAX: usize = 1452;
 
+/// Shortest time until a record is late, unless the option `late` names it.
+const PATIENCE_MIN: Duration = Duration::from_millis(500);
+/// This time in round trips: a loss shows after 1.25, its repetition arrives after 1.75, and this host knows after 2.25.
+const PATIENCE_ROUND_TRIPS: u32 = 3;
+
+/// Returns the time until a record is late on a path with this round trip.
+pub(super) fn patience(round_trip: Duration) -> Duration {
+    round_trip.saturating_mul(PATIENCE_ROUND_TRIPS).max(PATIENCE_MIN)
+}
+
 /// Streams with one record each.
 #[derive(Debug, Default)]
 pub(super) struct RecordStreams {
@@ -110,5 +120,101 @@ fn datagram(connection: &mut Connection, record: &Body) -> Datagram {
         Ok(()) => Datagram::Sent,
         Err(SendDatagramError::Blocked(_)) => Datagram::Blocked,
         Err(_) => Datagram::TooLarge,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quic::receiver::Receiver;
+    use crate::quic::tests::both_ends;
+    use crate::quic::{Congestion, Tuning};
+    use crate::test_records::{pattern, record, udp_pair};
+    use std::net::UdpSocket;
+    use std::time::Instant;
+
+    const STEP: Duration = Duration::from_millis(5);
+    /// Steps that a datagram takes: 300 ms.
+    const STEPS_ON_PATH: usize = 60;
+    /// The first record's step; the connection is established by then.
+    const FIRST: u32 = 1600;
+    const STEPS_BETWEEN: u32 = 40;
+    const RECORDS: u32 = 100;
+
+    /// Sends records over a path with a round trip of 600 ms that loses each `lost_each`th full datagram. Returns the
+    /// numbers of records that arrived, and that counted as late.
+    fn carry(lost_each: u64) -> (u32, u64) {
+        let ([near, at_near], [far, at_far]) = (udp_pair(), udp_pair());
+        let relays = [at_near, at_far].map(UdpSocket::from);
+        let congestion = Congestion::Rate;
+        let tuning =
+            Tuning { window: 1 << 20, streams: 129, datagram: 1200, is_size_known: true, congestion };
+        let mut ends = both_ends([near, far], &tuning);
+        let (mut streams, mut queue) = (RecordStreams::default(), SendQueue::new(1024));
+        let mut receiver = Receiver::default();
+        receiver.is_timely = true;
+        // By direction, the datagrams of the next steps.
+        let mut on_path: [VecDeque<Vec<Vec<u8>>>; 2] =
+            [(); 2].map(|()| vec![Vec::new(); STEPS_ON_PATH - 1].into());
+        let (begun, mut bytes, mut full) = (Instant::now(), [0; 2048], 0_u64);
+        let (mut arrived, mut late) = (0, 0);
+        for step in 0..FIRST + (RECORDS + 20) * STEPS_BETWEEN {
+            let passed = STEP * step;
+            ends.iter_mut().for_each(|end| end.drive_at(begun + passed));
+            if step >= FIRST {
+                let connection = ends[0].state().expect("a connection");
+                let (number, rest) = ((step - FIRST) / STEPS_BETWEEN, (step - FIRST) % STEPS_BETWEEN);
+                if step == FIRST {
+                    // Its end would be that of the flow.
+                    connection.streams().open(Dir::Uni).expect("a stream");
+                }
+                let now = Time::ZERO.after(passed);
+                if rest == 0 && number < RECORDS {
+                    queue.push(now, record(1, number.into(), &pattern(4000, number.into())));
+                }
+                let patience = patience(connection.rtt());
+                late += streams.abandon_late(connection, &mut queue, (now, patience));
+                streams.write(connection, &mut queue);
+                ends[0].drive_output_at(begun + passed);
+            }
+            if let Some(connection) = ends[1].state() {
+                while receiver.next(connection).expect("records").is_some() {
+                    arrived += 1;
+                }
+            }
+            for (from, path) in on_path.iter_mut().enumerate() {
+                let mut sent = Vec::new();
+                while let Ok(count) = relays[from].recv(&mut bytes) {
+                    let is_full = step >= FIRST && from == 0 && count > 1100;
+                    full += u64::from(is_full);
+                    if !(is_full && full.is_multiple_of(lost_each)) {
+                        sent.push(bytes[..count].to_vec());
+                    }
+                }
+                path.push_back(sent);
+                for datagram in path.pop_front().into_iter().flatten() {
+                    relays[1 - from].send(&datagram).expect("room");
+                }
+            }
+        }
+        assert!(full > u64::from(RECORDS), "{full} full datagrams");
+        (arrived, late)
+    }
+
+    #[test]
+    fn no_record_is_late_on_a_long_path_without_loss() {
+        assert_eq!(carry(u64::MAX), (RECORDS, 0));
+    }
+
+    #[test]
+    fn lost_parts_are_sent_again_on_a_long_path() {
+        let (arrived, late) = carry(30);
+        assert!(arrived >= RECORDS - 3 && late <= 3, "{arrived} arrived, {late} late");
+    }
+
+    #[test]
+    fn the_patience_on_a_short_path_does_not_shrink() {
+        let of = |ms| patience(Duration::from_millis(ms)).as_millis();
+        assert_eq!([0, 20, 160, 200, 600].map(of), [500, 500, 500, 600, 1800]);
     }
 }

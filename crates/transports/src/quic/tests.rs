@@ -426,7 +426,7 @@ fn arrived(end: &mut QuicConnection, stream: StreamId) -> Vec<u8> {
     bytes
 }
 
-fn both_ends(sockets: [OwnedFd; 2], tuning: &Tuning) -> [QuicConnection; 2] {
+pub(super) fn both_ends(sockets: [OwnedFd; 2], tuning: &Tuning) -> [QuicConnection; 2] {
     let [near, far] = keys();
     let begin = |end, keys, socket| {
         let config = ConnectionConfig::data(end, Some(keys), tuning).expect("a configuration");
