@@ -61,6 +61,8 @@ pub struct QuicStream {
     authenticates: bool,
     /// Of an accepted connection: the tag by which the listener routes datagrams to it.
     tag: Option<Tag>,
+    /// The connection has another path since [`QuicStream::take_move`].
+    has_moved: bool,
 }
 
 impl QuicStream {
@@ -71,7 +73,7 @@ impl QuicStream {
         tag: Option<Tag>,
     ) -> io::Result<QuicStream> {
         let connection = QuicConnection::new(socket, beginning).map_err(io_error)?;
-        let mut stream = QuicStream { connection, stream: None, authenticates, tag };
+        let mut stream = QuicStream { connection, stream: None, authenticates, tag, has_moved: false };
         stream.connection.drive_output();
         Ok(stream)
     }
@@ -96,7 +98,14 @@ impl QuicStream {
 
     /// Migrates the connection to another local or remote address.
     pub fn add_way(&mut self, socket: OwnedFd) -> io::Result<()> {
-        self.connection.add_path(socket).map_err(io_error)
+        self.connection.add_path(socket).map_err(io_error)?;
+        self.has_moved = true;
+        Ok(())
+    }
+
+    /// Returns true if the connection has migrated since the last call: its round trip may be another.
+    pub fn take_move(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Receives a datagram that arrived at another socket because the sender's address changed.
