@@ -49,10 +49,11 @@ impl LookUp {
         next.ok()
     }
 
-    /// Returns whether the user has written an address, which leads to no other place.
+    /// Returns whether the user has written an address, which leads to no other place. One with the name of an interface may:
+    /// an interface that was made again, by another cable for example, has another number.
     fn is_number(&self) -> bool {
         let host = self.target.host();
-        is_bare_v6(host) || host.parse::<Ipv4Addr>().is_ok()
+        (is_bare_v6(host) && !host.contains('%')) || host.parse::<Ipv4Addr>().is_ok()
     }
 }
 
@@ -114,10 +115,21 @@ mod tests {
 
     #[test]
     fn an_address_is_not_looked_up() {
-        for host in ["127.0.0.1", "[::1]", "[fe80::1%lo]"] {
+        for host in ["127.0.0.1", "[::1]", "[fe80::1]"] {
             let mut host = look_up(host);
             assert_eq!(host.next(Time::ZERO, Time::ZERO.after(INTERVAL), None), None);
             assert!(host.found.is_none());
         }
+    }
+
+    #[test]
+    fn the_interface_of_an_address_is_looked_up() {
+        let mut host = look_up("[fe80::1%lo]");
+        let mut found: Vec<_> = host.next(Time::ZERO, Time::ZERO.after(DELAY), None).into_iter().collect();
+        while host.found.is_some() {
+            found.extend(host.next(Time::ZERO, Time::ZERO.after(DELAY), None));
+            thread::yield_now();
+        }
+        assert_eq!(found, ["[fe80::1%1]:7845".parse().unwrap()]);
     }
 }

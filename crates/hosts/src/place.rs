@@ -7,7 +7,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::time::Duration;
-use sys::address::{host_of, is_bare_v6, with_port_of};
+use sys::address::{host_of, is_bare_v6, place_of, with_port_of};
 use trust::{Known, Peer, PeerKey, Peers, Target, Trust};
 
 /// Default port.
@@ -112,7 +112,7 @@ pub fn record_place(
 ) -> Result<(), ServiceError> {
     match (&target.peer, route) {
         (Some(_), _) => known.record(key, &target.address),
-        (None, Route::Announced) => known.record(key, &address.to_string()),
+        (None, Route::Announced) => known.record(key, &place_of(address)),
         (None, Route::Known) => Ok(()),
     }
 }
@@ -287,6 +287,20 @@ mod tests {
             assert_eq!(matches!(error, ServiceError::Usage(_)), is_wrong, "{text}: {error}");
         }
         assert_eq!(listen_address("tcp://[::1]").unwrap(), "[::1]:7845".parse().unwrap());
+    }
+
+    #[test]
+    fn the_place_of_an_announced_peer_has_the_name_of_the_interface() {
+        let directory = std::env::temp_dir().join(format!("outboard-place-{}", std::process::id()));
+        let trust = Trust::at(&directory).unwrap();
+        let there = Trust::at(&directory.join("there")).unwrap();
+        let line = there.key_line("desk", None);
+        trust.edit(|peers| peers.add_line(&line, &trust.key(), false)).unwrap();
+        let mut known = Known::new(trust).unwrap();
+        let (target, address) = (parse_target("desk").unwrap(), "[fe80::1%1]:7845".parse().unwrap());
+        record_place(&mut known, &target, Route::Announced, (&there.key(), address)).unwrap();
+        assert_eq!(known.peers().named("desk").unwrap().places, ["[fe80::1%lo]:7845"]);
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Host names as users write them, and TCP connections to them.
 
 use crate::net;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -29,6 +29,23 @@ pub fn host_of(place: &str) -> &str {
 /// Joins a host and a port; adds brackets to IPv6.
 pub fn with_port_of(host: &str, port: &str) -> String {
     if is_bare_v6(host) { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Writes an address as `HOST:PORT` for [`resolve`]. A link-local address gets the name of its interface: the number is another one
+/// when the interface is made again, or after a restart.
+pub fn place_of(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(linked) if linked.scope_id() != 0 => match interface_name(linked.scope_id()) {
+            Ok(name) => format!("[{}%{name}]:{}", linked.ip(), linked.port()),
+            Err(_) => address.to_string(),
+        },
+        _ => address.to_string(),
+    }
+}
+
+fn interface_name(number: u32) -> rustix::io::Result<String> {
+    let any_socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    netdevice::index_to_name(any_socket, number)
 }
 
 /// Returns true for an IPv6 address without brackets, with or without its interface.
@@ -102,6 +119,20 @@ mod tests {
         for wrong in ["", "localhost", "localhost:", "localhost:65536", "[::1]", "[fe80::1%no-such-link]:9"] {
             assert!(resolve(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_place_has_the_name_of_its_interface() {
+        for (address, place) in [
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("[::1]:9", "[::1]:9"),
+            ("[fe80::1]:9", "[fe80::1]:9"),
+            ("[fe80::1%1]:9", "[fe80::1%lo]:9"),
+            ("[fe80::1%2147483647]:9", "[fe80::1%2147483647]:9"),
+        ] {
+            assert_eq!(place_of(address.parse().unwrap()), place);
+        }
+        assert_eq!(resolve("[fe80::1%lo]:9").unwrap(), ["[fe80::1%1]:9".parse().unwrap()]);
     }
 
     #[test]
