@@ -3,7 +3,8 @@
 use contract::{OptionKind, OptionSpec, PartnerError, PartnerResult, local};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, connect, getpeername, ipproto, socket_with, sockopt,
+    AddressFamily, SocketAddrAny, SocketFlags, SocketType, connect, getpeername, getsockname, ipproto,
+    socket_with, sockopt,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -13,6 +14,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 /// Largest payload of a UDP datagram over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Largest frame of any network. A route with a larger MTU stays within this machine, or leads to a relay of it that fragments
+/// the datagrams: the interface of a container without root, for example.
+pub(crate) const FRAME_BYTES_MAX: usize = 16 << 10;
+/// Payload of a UDP datagram in an Ethernet frame, which the network behind such a relay probably has.
+const ETHERNET_BYTES: usize = 1452;
 
 /// Option for the kernel's socket buffers of a datagram transport ([`prepare`]).
 pub(crate) const BUFFERS: OptionSpec = local(
@@ -87,13 +93,65 @@ pub(crate) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Returns the largest datagram payload that leaves this host unfragmented on the connected socket's route, or
-/// [`DATAGRAM_BYTES_MIN`] if the kernel does not know the path MTU.
-pub(crate) fn datagram_bytes_max(socket: BorrowedFd<'_>) -> usize {
-    let mtu = sys::net::path_mtu(socket).unwrap_or(0) as usize;
-    let is_four =
-        matches!(getpeername(socket).ok().flatten().map(SocketAddr::try_from), Some(Ok(SocketAddr::V4(_))));
-    // IP and UDP headers.
-    let header_bytes = if is_four { 20 + 8 } else { 40 + 8 };
-    mtu.saturating_sub(header_bytes).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
+/// The route of a connected socket to its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// Largest datagram payload that leaves this host unfragmented, or [`DATAGRAM_BYTES_MIN`] if the kernel does not know the
+    /// path MTU.
+    pub(crate) datagram_bytes: usize,
+    /// It stays within this machine, and carries larger datagrams than any network.
+    pub(crate) is_local: bool,
+}
+
+impl Route {
+    /// Returns the present route.
+    pub(crate) fn of(socket: BorrowedFd<'_>) -> Route {
+        let mtu = sys::net::path_mtu(socket).unwrap_or(0) as usize;
+        let address = |any: SocketAddrAny| SocketAddr::try_from(any).ok();
+        let own = getsockname(socket).ok().and_then(address);
+        let peer = getpeername(socket).ok().flatten().and_then(address);
+        Route::between(own, peer, mtu)
+    }
+
+    fn between(own: Option<SocketAddr>, peer: Option<SocketAddr>, mtu: usize) -> Route {
+        // IP and UDP headers.
+        let header_bytes = if peer.is_some_and(|peer| peer.is_ipv4()) { 20 + 8 } else { 40 + 8 };
+        let datagram_bytes = mtu.saturating_sub(header_bytes).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX);
+        let is_large = datagram_bytes > FRAME_BYTES_MAX;
+        let ip = |end: SocketAddr| end.ip().to_canonical();
+        let is_here = peer.map(ip).is_some_and(|peer| peer.is_loopback() || own.map(ip) == Some(peer));
+        match is_large && !is_here {
+            true => Route { datagram_bytes: ETHERNET_BYTES, is_local: false },
+            false => Route { datagram_bytes, is_local: is_large },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_route_to_this_host_is_local() {
+        for (own, peer, mtu, datagram_bytes, is_local) in [
+            ("127.0.0.1:1", "127.0.0.1:2", 65_536, 65_507, true),
+            ("127.0.0.1:1", "127.0.0.2:2", 65_536, 65_507, true),
+            ("[::1]:1", "[::1]:2", 65_536, 65_488, true),
+            ("10.0.0.5:1", "10.0.0.5:2", 65_536, 65_507, true),
+            ("[::ffff:10.0.0.5]:1", "[::ffff:10.0.0.5]:2", 65_536, 65_488, true),
+            // In a container without root, and behind a proxy with a TUN device.
+            ("10.0.2.100:1", "10.0.0.5:2", 65_520, 1452, false),
+            ("10.0.2.100:1", "10.0.0.5:2", 65_535, 1452, false),
+            ("10.0.0.4:1", "10.0.0.5:2", 1500, 1472, false),
+            ("10.0.0.4:1", "10.0.0.5:2", 9000, 8972, false),
+            ("[fd00::4]:1", "[fd00::5]:2", 1500, 1452, false),
+            ("10.0.0.4:1", "10.0.0.5:2", 0, 1200, false),
+        ] {
+            let [own_end, peer_end] = [own, peer].map(|end| end.parse().ok());
+            let route = Route::between(own_end, peer_end, mtu);
+            assert_eq!(route, Route { datagram_bytes, is_local }, "{own} to {peer}, MTU {mtu}");
+        }
+        let unknown = Route::between(None, None, 65_536);
+        assert_eq!(unknown, Route { datagram_bytes: ETHERNET_BYTES, is_local: false });
+    }
 }

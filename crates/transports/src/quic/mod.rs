@@ -33,7 +33,7 @@ mod record_streams;
 mod tests;
 
 use crate::send_queue::{self, SendQueue, check_record};
-use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN};
+use crate::socket::{self, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, FRAME_BYTES_MAX, Route};
 pub use address_validator::{AddressValidator, Validation};
 pub use config::{Congestion, ConnectionConfig, ServerKeys, Tuning, data_tag};
 pub use connection::{CloseReason, QuicConnection};
@@ -90,8 +90,6 @@ static OPTIONS: [OptionSpec; 6] = [
     socket::BUFFERS,
 ];
 
-/// Largest frame of any network. A route with a larger MTU stays within this machine.
-const FRAME_BYTES_MAX: usize = 16 << 10;
 /// Receive window within one machine: enough to keep both processors busy, and small enough for their caches.
 const LOCAL_WINDOW_BYTES: usize = 2 << 20;
 /// Smallest receive window: a few of the largest datagrams.
@@ -138,11 +136,10 @@ impl TransportClass for Quic {
     ) -> PartnerResult<Box<dyn Partner>> {
         let socket_bytes = options.size("socket_bytes");
         socket::prepare(socket.as_fd(), socket_bytes)?;
-        let route_bytes_max = socket::datagram_bytes_max(socket.as_fd());
-        let is_local = route_bytes_max > FRAME_BYTES_MAX;
+        let Route { datagram_bytes, is_local } = Route::of(socket.as_fd());
         let window = options.size("window");
         let datagram = match options.size("datagram") {
-            0 => route_bytes_max,
+            0 => datagram_bytes,
             given => given.clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX),
         };
         let local_window = || window.min(LOCAL_WINDOW_BYTES).min(local_window_bytes(socket.as_fd()));
