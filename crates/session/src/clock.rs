@@ -110,9 +110,7 @@ impl ClockEstimator {
             return;
         };
         let offset_ns = match self.used {
-            Some(used)
-                if self.replies > YOUNG && best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS =>
-            {
+            Some(used) if self.replies > YOUNG && best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
                 let off_ns = best.offset_ns.abs_diff(used.offset_ns);
                 let ppm = (off_ns / (SLEW.as_nanos() as u64 / 1_000_000)).clamp(SLEW_PPM_MIN, SLEW_PPM_MAX);
                 // At most STEP_NS, so neither the conversion nor the sum overflows.
