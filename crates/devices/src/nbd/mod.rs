@@ -80,6 +80,7 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
         problem: "a server needs a disk: attach a device of class `block`".into(),
     })?;
     let properties = Properties::of(like)?;
+    let summary = properties.summary(&like.class);
     let path = path(&spec.target).ok_or_else(|| DeviceError::Spec {
         what: "nbd".into(),
         problem: "this user has no runtime directory: write a path, as in `--as nbd:PATH`".into(),
@@ -93,7 +94,8 @@ fn listen(spec: &DeviceSpec, like: Option<&Description>) -> Result<Opened, Devic
     let (listener, inode) = local_socket::bind(&path, MODE).map_err(listening)?;
     let acceptor = acceptor::start(listener).map_err(listening)?;
     let mut description = describe(Nbd.name(), &Properties { identity: inode.to_string(), ..properties });
-    description.summary = format!("{} at {}", description.summary, path.display());
+    // The sectors are those of the disk's class: an NBD server does not tell them, a disk of another class does.
+    description.summary = format!("{summary} at {}", path.display());
     Ok(Opened {
         spec: spec.clone(),
         role: Role::Application,

@@ -433,6 +433,22 @@ fn the_socket_is_removed_and_replaced() {
     assert!(!socket.exists());
 }
 
+#[test]
+fn the_line_for_users_tells_the_sectors_of_the_attached_disk() {
+    let file = DiskFile::new(SIZE_BYTES);
+    let mut properties = Properties::of(&file.open(false).unwrap().description).unwrap();
+    properties.geometry.block_bytes = 4096;
+    let (_, spec) = crate::spec::parse(&format!("nbd:{}.sock", file.0.display()), Role::Application).unwrap();
+    for (class, told) in
+        [("iscsi", "sectors of 4096 bytes"), ("block", "sectors of 4096 bytes"), ("nbd", "requests of whole")]
+    {
+        let like = describe(class, &properties);
+        let node = Node { opened: Nbd.open(&spec, Role::Application, Some(&like)).unwrap() };
+        let summary = &node.opened.description.summary;
+        assert!(summary.contains(told) && summary.contains(".sock"), "{class}: {summary}");
+    }
+}
+
 /// A disk, a server and clients that wait for each reply.
 struct Attached {
     disk: Side,
