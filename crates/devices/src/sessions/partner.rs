@@ -25,7 +25,8 @@ use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
 pub(crate) const LATE: Duration = Duration::from_secs(2);
 /// The same if the server's end remains unknown.
 const LATE_UNKNOWN: Duration = Duration::from_secs(30);
-/// The same for a silent session: the kernel ends it at its next attempt to send, at most 120 s after the one before.
+/// The same for a session whose bytes this host's kernel may still send, because the server is silent or reads nothing: the kernel ends it at
+/// its next attempt, at most 120 s after the one before.
 const LATE_SILENT: Duration = Duration::from_secs(180);
 /// Time between two looks at the open sessions while requests wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -193,11 +194,14 @@ impl DiskPartner {
     /// may keep the bytes of the only one until there is another: the server may let in none before it has read the end of this one.
     fn longest(&self, socket: &OwnedFd) -> Duration {
         // A local socket has no such state, and its kernel keeps nothing that the server could not read at once.
-        if self.disk.is_alone && sys::net::stream_state(socket).is_ok() {
+        if sys::net::stream_state(socket).is_err() {
+            return LATE_UNKNOWN;
+        }
+        if self.disk.is_alone {
             return OUTLASTED;
         }
         limit_unsent(socket);
-        LATE_UNKNOWN
+        LATE_SILENT
     }
 
     /// Limits the wait for the lost sessions that outlast a failure, once another one is open: the kernel drops what they have not sent.
