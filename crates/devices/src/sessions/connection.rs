@@ -79,6 +79,8 @@ pub(super) struct Connection {
     silence: Silence,
     /// Its server acknowledges nothing for longer than [`SILENCE_MAX`].
     pub(super) is_silent: bool,
+    /// The kernel drops what it has not sent once no process has the socket.
+    drops_unsent: bool,
 }
 
 impl Connection {
@@ -102,6 +104,7 @@ impl Connection {
             write_limit,
             silence: Silence::default(),
             is_silent: false,
+            drops_unsent: false,
         };
         connection.put(&first);
         connection
@@ -184,6 +187,16 @@ impl Connection {
         (self.silence, self.is_silent) = (Silence::default(), false);
     }
 
+    /// Sets what the kernel does with the bytes that it has not sent when the last process that has the socket closes it: it drops them, or it
+    /// still sends them. It closes it for a process that is killed, too.
+    pub(super) fn drop_unsent(&mut self, drops: bool) {
+        if drops != self.drops_unsent {
+            // It fails for no stream socket. A local one ignores it: its server does not get lost on the way.
+            let _ = sockopt::set_socket_linger(&self.socket, drops.then_some(Duration::ZERO));
+            self.drops_unsent = drops;
+        }
+    }
+
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {
         if let Some(limit) = self.write_limit.as_mut().filter(|_| order.command == Command::Write) {
             limit.begin(order.tag, order.length, Time(boot_ns()));
@@ -195,6 +208,10 @@ impl Connection {
 
     /// Ends the session in order, without waiting. `has_orders`: it may have writes without a reply.
     pub(super) fn end(mut self, has_orders: bool) {
+        if !has_orders {
+            // The server has to read the end.
+            self.drop_unsent(false);
+        }
         let mut output = Body::new();
         self.session.end(&mut output);
         self.put(&output);

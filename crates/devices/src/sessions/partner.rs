@@ -315,13 +315,23 @@ impl DiskPartner {
             _ if self.schedule.is_idle() => {
                 self.check_at = None;
                 if self.disk.is_alone {
-                    self.connections.iter_mut().for_each(Connection::forget_silence);
+                    for connection in &mut self.connections {
+                        connection.forget_silence();
+                        connection.drop_unsent(false);
+                    }
                 }
             }
             Some(at) if at > now => {}
-            _ => {
+            at => {
                 let may_end = !self.disk.is_alone;
-                self.connections.iter_mut().for_each(|connection| connection.check_silence(now, may_end));
+                for connection in &mut self.connections {
+                    connection.check_silence(now, may_end);
+                    // Requests wait for a second: should all processes be killed, no write of theirs lands behind a later one. While nothing
+                    // waits, the kernel tells the server the end as long as it has to.
+                    if at.is_some() && self.disk.is_alone {
+                        connection.drop_unsent(true);
+                    }
+                }
                 self.measure_way();
                 self.check_at = Some(now.after(CHECK_INTERVAL));
             }

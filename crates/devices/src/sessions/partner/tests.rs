@@ -91,6 +91,19 @@ fn a_partner_that_ends_leaves_no_write_to_the_kernel_for_long() {
 }
 
 #[test]
+fn the_kernel_drops_the_writes_of_a_killed_program_that_the_server_has_not_taken() {
+    let (ours, _theirs, copy) = tcp();
+    let mut partner = writing_on(ours);
+    assert_eq!(sockopt::socket_linger(&copy).unwrap(), None, "short requests cost no call");
+    partner.check_at = Some(now());
+    partner.serve().unwrap();
+    assert_eq!(sockopt::socket_linger(&copy).unwrap(), Some(Duration::ZERO));
+    partner.schedule = Schedule::new(partner.disk.geometry, CHUNK_BYTES);
+    partner.serve().unwrap();
+    assert_eq!(sockopt::socket_linger(&copy).unwrap(), None, "the server has to learn the end");
+}
+
+#[test]
 fn a_silent_session_stays_until_the_server_lets_in_another_one() {
     let (mut partner, mut first) = writing();
     assert_eq!(first.read(&mut [0; 9]).unwrap(), 4);
