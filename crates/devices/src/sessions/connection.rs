@@ -31,7 +31,7 @@ pub(super) enum Loss {
     Closed(String),
     /// The network, or this host, has given up. The server may not know.
     Failed(String),
-    /// The server is silent, and another session is open.
+    /// The server is silent, and answers on another session.
     Silent,
     /// The server violates the protocol, or ends. `order`: the one whose status says so.
     Refused { reason: String, order: Option<u64> },
@@ -48,7 +48,7 @@ impl Loss {
     pub(super) fn reason(&self) -> &str {
         match self {
             Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused { reason, .. } => reason,
-            Loss::Silent => "the server acknowledges nothing on it, and has let in another one",
+            Loss::Silent => "the server acknowledges nothing on it, and answers on another one",
         }
     }
 
@@ -79,6 +79,8 @@ pub(super) struct Connection {
     silence: Silence,
     /// Its server acknowledges nothing for longer than [`SILENCE_MAX`].
     pub(super) is_silent: bool,
+    /// The time at which it is lost if it stays silent, while the server answers on another one.
+    pub(super) given_up_at: Option<Time>,
     /// The kernel drops what it has not sent once no process has the socket.
     drops_unsent: bool,
 }
@@ -104,6 +106,7 @@ impl Connection {
             write_limit,
             silence: Silence::default(),
             is_silent: false,
+            given_up_at: None,
             drops_unsent: false,
         };
         connection.put(&first);
