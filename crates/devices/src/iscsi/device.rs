@@ -155,6 +155,7 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         count: count(&spec),
         // A login with the name of a session ends that one.
         counts_clients: false,
+        ends_with_last: false,
         timeout: spec.options.duration(TIMEOUT.name),
         session: Box::new(move |slot| {
             Box::new(IscsiSession::new(unit.clone(), isid(random, slot), Some(geometry)))

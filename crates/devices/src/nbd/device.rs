@@ -170,6 +170,8 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         count,
         // The promise of multi-conn is about flushes: `qemu-nbd --shared=4` makes it, and lets in four.
         counts_clients: true,
+        // Without the promise, it may let in one.
+        ends_with_last: geometry.abilities.many_connections,
         timeout: opened.spec.options.duration(TIMEOUT.name),
         session: Box::new(|_| Box::new(NbdSession::default())),
     };

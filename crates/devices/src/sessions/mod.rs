@@ -34,6 +34,9 @@
 //! A session that opens takes one place. With a limit of N clients and N silent sessions the server lets in no other one, so all of them
 //! wait until it answers. Were all given up when the first other one opens, N - 1 places would be taken for ever.
 //!
+//! A worker cannot continue the sessions of the one before it: they are lost. The server may end with its last client, so one of them ends
+//! only when another one is open, where a server lets in several ([`partner::Disk::ends_with_last`]).
+//!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
 //! to the same blocks waits until the session is gone. An order whose own status has ended a session goes to one that opens later, and fails
 //! after [`schedule::REFUSALS_MAX`] of them.

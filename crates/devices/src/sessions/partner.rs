@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::clock::boot_ns;
+use sys::descriptor::is_hung_up;
 use sys::net::Room;
 use sys::poller::PollSet;
 use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
@@ -46,6 +47,9 @@ pub(crate) struct Disk {
     /// The server may have a limit of clients, and not notice that one has gone. A silent session stays then until another one is open in its
     /// place: nobody else would tell the server of its end, and once it counts as many as its limit it would let in no more for ever.
     pub(crate) counts_clients: bool,
+    /// The server lets in several clients, and may end when the last one leaves. So one session of an earlier process stays until another one
+    /// is open, or cannot be opened.
+    pub(crate) ends_with_last: bool,
     /// The longest time in which a connection becomes an open session.
     pub(crate) timeout: Duration,
     /// Starts the protocol on a connection. The argument is the slot of the session.
@@ -98,6 +102,8 @@ pub(crate) struct DiskPartner {
     connections: Vec<Connection>,
     opening: Vec<Opening>,
     lost: Vec<Lost>,
+    /// The session of an earlier process whose end the server has not been told.
+    kept: Option<u64>,
     check_at: Option<Time>,
     set: PollSet,
     next_name: u64,
@@ -125,6 +131,7 @@ impl DiskPartner {
             connections: Vec::new(),
             opening: Vec::new(),
             lost: Vec::new(),
+            kept: None,
             check_at: None,
             set: PollSet::new()?,
             next_name: FIRST_NAME,
@@ -134,11 +141,17 @@ impl DiskPartner {
             notes: VecDeque::new(),
             is_finishing: false,
         };
-        for socket in earlier {
+        let stays = |socket: &OwnedFd| partner.disk.ends_with_last && !is_hung_up(socket);
+        let kept = earlier.iter().rposition(stays);
+        for (index, socket) in earlier.into_iter().enumerate() {
             rustix::io::ioctl_fionbio(&socket, true)?;
             let name = partner.take_name();
             partner.schedule.inherit(name);
             let longest = partner.longest(&socket);
+            match kept == Some(index) {
+                true => partner.kept = Some(name),
+                false => end_writing(&socket),
+            }
             partner.watch(name, None, socket, longest)?;
         }
         partner.run_demand(now());
@@ -183,6 +196,7 @@ impl DiskPartner {
             self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
             self.measure_way();
+            self.end_kept();
             self.replace_one(now);
             let progress = self.progress();
             self.demand.handle_opened(progress, now);
@@ -291,6 +305,8 @@ impl DiskPartner {
 
     /// Handles an attempt that has failed.
     fn handle_failed(&mut self, problem: &str, now: Time) {
+        // It may have the place of the next one.
+        self.end_kept();
         let open = self.count_open();
         if self.demand.handle_failed(open, now) {
             let left = if open == 0 { "requests wait".into() } else { format!("it continues with {open}") };
@@ -301,10 +317,15 @@ impl DiskPartner {
         }
     }
 
+    /// Tells the server the end of the session of an earlier process that it has not been told.
+    fn end_kept(&mut self) {
+        let kept = self.kept.take();
+        let lost = self.lost.iter().find(|lost| Some(lost.name) == kept);
+        lost.and_then(|lost| lost.socket.as_ref()).into_iter().for_each(end_writing);
+    }
+
     /// Waits until the server has closed a lost session, for `longest` at most.
     fn watch(&mut self, name: u64, slot: Option<u32>, socket: OwnedFd, longest: Duration) -> io::Result<()> {
-        // It fails for a connection that is closed already.
-        let _ = shutdown(&socket, Shutdown::Write);
         self.set.add_changes(&socket, name)?;
         let until = now().after(longest);
         let outlasts = longest == OUTLASTED;
@@ -471,6 +492,7 @@ impl DiskPartner {
                 LATE_SILENT
             }
         };
+        end_writing(&socket);
         if self.watch(name, Some(slot), socket, longest).is_err() {
             self.wait(name, slot, now().after(longest));
         }
@@ -525,6 +547,12 @@ impl DiskPartner {
 
 /// The most notes for the user that wait.
 const NOTES_MAX: usize = 16;
+
+/// Tells the server that nothing follows on a session.
+fn end_writing(socket: &OwnedFd) {
+    // It fails for a connection that is closed already.
+    let _ = shutdown(socket, Shutdown::Write);
+}
 
 fn now() -> Time {
     Time(boot_ns())

@@ -20,7 +20,7 @@ fn disk() -> Disk {
         Geometry { size_bytes: 4096, block_bytes: 1, preferred_bytes: 4096, abilities: Abilities::default() };
     let (name, count, timeout) = ("disk".into(), SessionCount::Fixed(1), Duration::from_secs(10));
     let session = Box::new(|_: u32| Box::new(Deaf::default()) as Box<dyn Session>);
-    Disk { name, geometry, count, counts_clients: true, timeout, session }
+    Disk { name, geometry, count, counts_clients: true, ends_with_last: false, timeout, session }
 }
 
 /// Writes 4 bytes behind those of the earlier writes. `id`: from 1 on.
@@ -220,6 +220,24 @@ fn each_session_of_an_earlier_process_keeps_its_place_until_another_one_is_open(
     partner.connected(Ok(ours)).unwrap();
     assert_eq!(limits(), [10_000; 2]);
     assert_eq!((partner.connections.len(), partner.connections_wanted()), (1, 0));
+}
+
+#[test]
+fn a_server_that_ends_with_its_last_client_keeps_one_through_a_restart_of_the_worker() {
+    let read = |server: &mut UnixStream| server.read(&mut [0; 9]).ok();
+    for is_let_in in [true, false] {
+        let ((one, mut first), (two, mut second)) = (local(), local());
+        let mut partner =
+            DiskPartner::begin(Disk { ends_with_last: true, ..disk() }, vec![one, two]).unwrap();
+        partner.serve().unwrap();
+        assert_eq!([read(&mut first), read(&mut second)], [Some(0), None]);
+        let (ours, _third) = local();
+        partner.connected(if is_let_in { Ok(ours) } else { Err("it is full".into()) }).unwrap();
+        assert_eq!(read(&mut second), Some(0), "it may have the only place");
+    }
+    let (one, mut first) = local();
+    let _partner = DiskPartner::begin(disk(), vec![one]).unwrap();
+    assert_eq!(read(&mut first), Some(0), "there is no other place");
 }
 
 #[test]
