@@ -14,7 +14,9 @@
 //! | any, `discarded` | the application's side has restarted | done without an answer, as soon as no chunk runs |
 //!
 //! A flush has no blocks, so it waits for nothing: the server covers with it all writes that it has answered on any session, and
-//! these include all that the application knows of. Without that promise of the server there is one session.
+//! these include all that the application knows of. Without that promise of the server there is one session at a time. A flush on the
+//! next one succeeds although it may not cover the writes of a lost one: a failure would end the journal of a file system after each
+//! failure of the network, with servers that do cover them. The page of `nbd` names the gap.
 
 use super::{CHUNK_BYTES, Order};
 use buffers::Body;
