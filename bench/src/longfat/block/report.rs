@@ -89,13 +89,20 @@ pub(super) fn text(setting: &BlockSetting, protocol: &Protocol, rows: &[Row], re
             let _ = writeln!(text, "| {} | {end} | {} |", path(row), cells(all(row).map(cell)));
         }
     }
-    text += "\nReads and as many writes of 1 MiB, 16 at a time, by fio, Mbit/s in both directions together:\n\n\
-             | Mbit/s | round trip, ms | loss, % | found | fio alone, 1 connection |\n|---|---|---|---|---|\n";
+    let has_rival = rows.iter().any(|row| row.mixed_direct.is_some());
+    let columns: &[&str] = if has_rival { &["found", "fio alone, 1 connection"] } else { &["found"] };
+    text += &format!(
+        "\nReads and as many writes of 1 MiB, 16 at a time, by fio, Mbit/s in both directions together:\n\n| {} |\n{}\n",
+        cells(PATH.iter().chain(columns).map(ToString::to_string)),
+        "|---".repeat(PATH.len() + columns.len()) + "|"
+    );
     for row in rows {
-        let alone = row.mixed_direct.map_or(String::new(), |done| format!("{:.0}", done.mbit));
-        let _ = writeln!(text, "| {} | {:.0} | {alone} |", path(row), row.mixed.mbit);
+        let done = [Some(row.mixed), row.mixed_direct].into_iter().flatten();
+        let _ = writeln!(text, "| {} | {} |", path(row), cells(done.map(|done| format!("{:.0}", done.mbit))));
     }
-    let _ = write!(text, "\nRequests on one host, without a link, to a disk in memory:\n\n{requests}");
+    if !requests.is_empty() {
+        let _ = write!(text, "\nRequests on one host, without a link, to a disk in memory:\n\n{requests}");
+    }
     if let Some(directory) = &setting.svg {
         let folder = directory.file_name().unwrap_or_default().display();
         for (name, chart) in charts(setting, rows) {
