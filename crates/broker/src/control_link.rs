@@ -100,7 +100,6 @@ impl ControlLink {
         self.keys = stream.link_keys()?;
         self.stream = Some(stream);
         self.heartbeat.handle_connection(now);
-        self.clock.handle_path(now);
         self.write()
     }
 
@@ -259,9 +258,6 @@ impl ControlLink {
     /// Returns `None` also when the turn has used up its steps; the rest follows in the next turn, which
     /// [`ControlLink::register`] starts.
     pub fn poll(&mut self, now: Time) -> Result<Option<Control>, LinkError> {
-        if self.quic().is_some_and(QuicStream::take_move) {
-            self.clock.handle_path(now);
-        }
         while let Some(message) = self.receive(now)? {
             match message {
                 Control::Ping { id, sent, received } => {
@@ -276,7 +272,8 @@ impl ControlLink {
                 }
                 Control::Pong { sent, received, replied, .. } => {
                     self.clock.handle_pong(sent, received, replied, now);
-                    self.clock.round_trip().into_iter().for_each(|trip| self.heartbeat.set_round_trip(trip));
+                    let round_trip = self.clock.round_trip_ns().map(Duration::from_nanos);
+                    round_trip.into_iter().for_each(|round_trip| self.heartbeat.set_round_trip(round_trip));
                 }
                 message => return Ok(Some(message)),
             }
@@ -374,7 +371,8 @@ impl ControlLink {
 
     /// Returns the clock offset and round trip for the paths; `None` until both are measured.
     pub fn facts(&self) -> Option<LinkFacts> {
-        Some(LinkFacts { offset: self.clock.offset()?, round_trip: self.clock.round_trip()? })
+        let round_trip = Duration::from_nanos(self.clock.round_trip_ns()?);
+        Some(LinkFacts { offset: self.clock.offset()?, round_trip })
     }
 
     /// Returns the bound of the clock offset's error, in nanoseconds.

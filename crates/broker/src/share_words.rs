@@ -151,7 +151,7 @@ pub fn pipelines(
     let pipelines = Pipelines::parse(via, via_back, require).map_err(ServiceError::Usage)?;
     check_programs(&pipelines, host)?;
     let key = key_file.map(read_key_file).transpose()?;
-    let outlets = outlet::open(ports, are_shared)?;
+    let outlets = outlet::open(ports, are_shared).map_err(ServiceError::Usage)?;
     Ok(Pipelines { key, outlets, ..pipelines })
 }
 

@@ -3,17 +3,14 @@
 
 mod support;
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command};
-use support::disk::{BLOCK_BYTES, BLOCKS, Client, Connection, copy};
+use std::process::Command;
+use support::disk::{BLOCK_BYTES, BLOCKS, Connection, copy};
 use support::disk_server::{
     DiskServer, Nbdkit, check_beside_killed_sessions, check_beside_killed_workers, check_copies_from_disk,
     check_copies_to_disk, check_restart,
 };
-use support::{Scratch, Service, outboard, wait_until, workers_of};
-use wire::formats::block::Command as Work;
+use support::{Scratch, outboard, wait_until};
 
 /// Returns whether the programs of these tests are installed.
 fn has_programs() -> bool {
@@ -73,44 +70,7 @@ fn a_hub_of_such_a_disk_is_refused() {
         .refused(2, &["a disk serves one host at a time"]);
 }
 
-/// Starts `qemu-nbd`, which exits when its last client leaves, for a disk at a local socket.
-fn start_qemu(socket: &str, disk: &str, more: &[&str]) -> Child {
-    let arguments = [&["--format", "raw", "--socket", socket, disk], more].concat();
-    let server = Command::new("qemu-nbd").args(arguments).spawn().unwrap();
-    // A connection would be its first client.
-    let listens = |line: &str| line.ends_with(socket) && line.contains(" 00010000 ");
-    wait_until("qemu-nbd listens", || {
-        std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(listens)
-    });
-    server
-}
-
-#[test]
-fn a_server_of_two_clients_that_exits_with_the_last_one_outlives_a_worker() {
-    if !testkit::skip::has_program("qemu-nbd", "qemu-utils") {
-        return;
-    }
-    let scratch = Scratch::new();
-    let ((disk, content), socket) = (scratch.noise("disk", 1 << 20), scratch.path("qemu.sock"));
-    let mut server = start_qemu(&socket, &disk, &["--shared", "2", "--read-only"]);
-    let (mut share, address) = Service::share(&format!("nbd:{socket},sessions=1"), &["--name", "disk"]);
-    let (from, node) = (format!("{address}/disk"), scratch.path("disk.sock"));
-    let mut attach = Service::start(&["attach", &from, "--as", &format!("nbd:{node}")]);
-    attach.wait("attached");
-    let mut client = Client::new(UnixStream::connect(&node).unwrap());
-    client.ask(Work::Read, 0, 4, &[]);
-    assert!(client.reply().3 == content[..4 * BLOCK_BYTES]);
-    let worker = *workers_of(&share.child).first().expect("a worker");
-    kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
-    share.wait("worker");
-    client.ask(Work::Read, 8, 4, &[]);
-    assert!(client.reply().3 == content[8 * BLOCK_BYTES..12 * BLOCK_BYTES]);
-    assert!(server.try_wait().unwrap().is_none(), "it has a client");
-    drop((attach, share));
-    let _ = server.kill();
-    server.wait().unwrap();
-}
-
+/// qemu-nbd exits when its last client leaves.
 #[test]
 fn a_server_that_exits_with_its_last_client_serves_until_the_disk_is_closed() {
     if !has_programs() || !testkit::skip::has_program("qemu-nbd", "qemu-utils") {
@@ -118,7 +78,13 @@ fn a_server_that_exits_with_its_last_client_serves_until_the_disk_is_closed() {
     }
     let scratch = Scratch::new();
     let ((disk, content), socket) = (scratch.noise("disk", 1 << 20), scratch.path("qemu.sock"));
-    let mut server = start_qemu(&socket, &disk, &[]);
+    let mut server =
+        Command::new("qemu-nbd").args(["--format", "raw", "--socket", &socket, &disk]).spawn().unwrap();
+    // A connection would be its first client.
+    let listens = |line: &str| line.ends_with(&socket) && line.contains(" 00010000 ");
+    wait_until("qemu-nbd listens", || {
+        std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(listens)
+    });
     let connection = Connection::start(&scratch, &format!("nbd:{socket}"), "auto");
     assert!(server.try_wait().unwrap().is_none(), "it has a client");
     let output = scratch.path("out");

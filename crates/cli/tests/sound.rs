@@ -379,59 +379,6 @@ fn a_headset_that_is_unplugged_returns_and_no_other_microphone_is_heard() {
     assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
 }
 
-/// `audio:mic` is the default microphone at each moment, as for any program.
-#[test]
-fn the_next_default_microphone_takes_over_from_one_that_is_unplugged() {
-    let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
-    let first = here.load("Audio/Source/Virtual", "first");
-    here.load("Audio/Source/Virtual", "second");
-    here.wait_for("sources", "first");
-    here.wait_for("sources", "second");
-    here.output("pactl", &["set-default-source", "first"]);
-    let (mut share, address) = here.share("audio:mic", &UNCHANGED);
-    let mut attach = there.attach(&address);
-    there.wait_for("sources", "Remote");
-    let mut recording = there.record("Remote");
-    let player = here.play("first", "input");
-    recording.wait_for_sound();
-    drop(player);
-    recording.wait_for_silence();
-    let _player = here.play("second", "input");
-    here.output("pactl", &["unload-module", &first]);
-    recording.wait_for_sound();
-    let events = [share.pending(), attach.pending()].concat();
-    assert!(events.iter().all(|event| event["event"] != "device-gone"), "{events:?}");
-    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
-}
-
-/// A machine without a microphone: its speaker goes on, and its sound does not come back as that of a microphone.
-#[test]
-fn a_speaker_without_a_microphone_plays_and_is_not_recorded() {
-    let (Some(here), Some(there)) = (Server::start(), Server::start()) else { return };
-    here.load("Audio/Sink", "loud");
-    here.wait_for("sinks", "loud");
-    let (mut share, address) = here.share("audio", &UNCHANGED);
-    let mut attach = there.attach(&address);
-    there.wait_for("sinks", "Remote");
-    there.wait_for("sources", "Remote");
-    let (mut heard, mut back) = (here.record("loud.monitor"), there.record("Remote"));
-    let player = there.play("Remote", "playback");
-    heard.wait_for_sound();
-    let length = |recording: &Recording| recording.frames.lock().unwrap().len();
-    let until = length(&back) + 5 * 48_000;
-    wait_until("sound of five seconds", || length(&back) >= until);
-    heard.wait_for_sound();
-    assert!(back.frames.lock().unwrap().iter().all(|frame| *frame == 0), "the speaker was recorded");
-    drop(player);
-
-    here.load("Audio/Source/Virtual", "mic");
-    let _player = here.play("mic", "input");
-    back.wait_for_sound();
-    let events = [share.pending(), attach.pending()].concat();
-    assert!(events.iter().all(|event| event["event"] != "device-gone"), "{events:?}");
-    assert_eq!([attach.stop(), share.stop()], [Some(0); 2]);
-}
-
 /// The microphone and the speaker of a headset have one description. It takes another profile for a call, and returns to the first.
 #[test]
 fn a_speaker_that_returns_is_not_replaced_by_its_microphone() {

@@ -227,8 +227,7 @@ impl Claim {
                 let process = format!("process {} of another user", holder.process());
                 return Err(in_use(process, "end that process, or choose another one"));
             }
-            let is_own = holder.process() == getpid().as_raw_nonzero().get();
-            if is_own {
+            if holder.process() == getpid().as_raw_nonzero().get() {
                 conflict = Conflict::Refuse;
             }
             match holder.request(conflict, &claimant.service) {
@@ -243,11 +242,7 @@ impl Claim {
                     return Err(in_use(holder.named(&service), advice));
                 }
                 Ok(Answer::Keeps(service)) => {
-                    let advice = match is_own {
-                        true => "another device of this process writes there: choose another one for each",
-                        false => "end that process, or choose another one",
-                    };
-                    return Err(in_use(holder.named(&service), advice));
+                    return Err(in_use(holder.named(&service), "end that process, or choose another one"));
                 }
                 Err(error) if is_end(&error) && Instant::now() < until => sleep(RETRY_INTERVAL),
                 Err(_) => {

@@ -15,7 +15,7 @@ use buffers::Ring;
 use contract::{
     Attributes, Ctl, CtlReply, Description, DeviceError, DeviceSpec, Direction, FlowClass, FlowDirection,
     FlowKey, FlowOffer, FlowTemplate, Format, Message, Opened, Partner, PartnerResult, Port, Pushed,
-    Readiness, Role, ServiceError,
+    Readiness, Role,
 };
 use flow::nodes::{self, Claim, Claimant, Conflict, Misfit};
 use flow::types::{Wake, flush, forget};
@@ -44,12 +44,12 @@ const DISK_FULL: &str = "the disk of its side port is full: messages are missing
 pub const PORTS_MAX: usize = 16;
 
 /// Opens the targets of `PAIR[.PORT]=SPEC` arguments, as application partners on this host. `is_shared`:
-/// paths of several devices use them. A target that cannot be opened now is no error of the user.
-pub fn open(arguments: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>, ServiceError> {
-    let one = |argument: &String| -> Result<NamedOutlet, ServiceError> {
-        let (pair, port, spec) = parse(argument).map_err(ServiceError::Usage)?;
-        let wrong = |problem| ServiceError::Usage(format!("port `{argument}`: {problem}"));
-        let target = Target::open(&target_spec(pair, spec).map_err(wrong)?, is_shared)?;
+/// paths of several devices use them.
+pub fn open(arguments: &[String], is_shared: bool) -> Result<Vec<NamedOutlet>, String> {
+    let one = |argument: &String| {
+        let (pair, port, spec) = parse(argument)?;
+        let wrong = |problem| format!("port `{argument}`: {problem}");
+        let target = Target::open(&target_spec(pair, spec).map_err(wrong)?, is_shared).map_err(wrong)?;
         Ok(NamedOutlet { pair, port, outlet: Arc::new(target) })
     };
     arguments.iter().map(one).collect()
@@ -120,12 +120,10 @@ fn target_spec(pair: &str, text: &str) -> Result<DeviceSpec, String> {
         }
         None => {}
     }
-    match class.as_str() {
-        // Without containers, a recording has no messages and no times, and cannot be replayed.
-        "file" if pair == "record" && !text.contains(",frame=") => parse(&format!("{text},frame=container")),
-        // The devices of a service start one after the other, and each connects again for a retry.
-        "tcp" if !text.contains(",timeout=") => parse(&format!("{text},timeout=3s")),
-        _ => Ok(spec),
+    // Without containers, a recording has no messages and no times, and cannot be replayed.
+    match pair == "record" && class == "file" && !text.contains(",frame=") {
+        true => parse(&format!("{text},frame=container")),
+        false => Ok(spec),
     }
 }
 
@@ -162,10 +160,11 @@ impl Target {
         Target { opened, is_shared, queue: OnceLock::new(), problem: Mutex::default(), _claim: claim }
     }
 
-    fn open(spec: &DeviceSpec, is_shared: bool) -> Result<Target, DeviceError> {
+    fn open(spec: &DeviceSpec, is_shared: bool) -> Result<Target, String> {
         let service = format!("side port {}:{}", spec.class, spec.target);
         let claimant = Claimant { service, conflict: Conflict::Refuse, yields: false };
-        let (opened, claim) = nodes::open(spec, Some(&side_port_description()), &claimant)?;
+        let (opened, claim) = nodes::open(spec, Some(&side_port_description()), &claimant)
+            .map_err(|error| error.to_string())?;
         Ok(Target::new(opened, is_shared, claim))
     }
 
@@ -534,27 +533,6 @@ mod tests {
         fn readiness(&self, _flow: FlowKey, _direction: Direction) -> Readiness<'_> {
             Readiness::never()
         }
-    }
-
-    #[test]
-    fn a_target_that_cannot_be_opened_is_no_error_of_the_user() {
-        let problem = |port: &str| open(&[port.into()], false).map(drop).unwrap_err();
-        assert!(matches!(problem("record=fil:x"), ServiceError::Usage(_)));
-        let timeout = |spec: &str| target_spec("record", spec).unwrap().options.duration("timeout");
-        assert_eq!(timeout("tcp:logger:9000"), Duration::from_secs(3));
-        assert_eq!(timeout("tcp:logger:9000,timeout=1s"), Duration::from_secs(1));
-        let missing = problem("record=file:/nowhere/x.rec");
-        assert!(matches!(missing, ServiceError::Device(_)), "{missing}");
-        assert!(missing.to_string().contains("opening /nowhere/x.rec: "), "{missing}");
-        // Another device of this process has the file.
-        let path = std::env::temp_dir().join(format!("outboard-outlet-{}", std::process::id()));
-        let port = format!("record=file:{}", path.display());
-        let held = open(std::slice::from_ref(&port), false).unwrap();
-        let second = problem(&port);
-        drop(held);
-        std::fs::remove_file(path).unwrap();
-        assert!(matches!(second, ServiceError::Device(DeviceError::InUse { .. })), "{second}");
-        assert!(second.to_string().contains("another device of this process"), "{second}");
     }
 
     #[test]

@@ -263,12 +263,11 @@ const UDP_GRO: c::c_int = 104;
 const TCP_RTO_MAX_MS: c::c_int = 44;
 const TCP_RTO_MIN_US: c::c_int = 45;
 
-/// Options that a worker sets on its sockets: sizes, pace, timeouts, the end, timestamps, and how datagrams are cut.
+/// Options that a worker sets on its sockets: sizes, pace, timeouts, timestamps, and how datagrams are cut.
 const SOCKET_OPTIONS: &[(c::c_int, c::c_int)] = &[
     (c::SOL_SOCKET, c::SO_SNDBUF),
     (c::SOL_SOCKET, c::SO_RCVBUF),
     (c::SOL_SOCKET, c::SO_KEEPALIVE),
-    (c::SOL_SOCKET, c::SO_LINGER),
     (c::SOL_SOCKET, c::SO_TIMESTAMPING),
     (c::SOL_SOCKET, c::SO_MAX_PACING_RATE),
     (c::SOL_UDP, UDP_SEGMENT),

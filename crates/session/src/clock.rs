@@ -13,9 +13,6 @@
 //! each other quickly, and the very first is bad because both hosts were still busy with the handshake; slewing
 //! away from it would take a minute. A difference of more than [`STEP_NS`] is also taken over at once.
 //!
-//! **Paths.** A reply over a new path does not compete with those over the former one, which may have been shorter: they are
-//! forgotten. The offset in use slews to that of the new path.
-//!
 //! The remaining error is half the asymmetry of the path. Its reported bound is that of the selected reply,
 //! plus the distance of the offset in use from it.
 
@@ -36,12 +33,7 @@ const DRIFT_PPM: u64 = 200;
 /// Estimates the offset that converts the peer's times to local times.
 #[derive(Debug, Clone, Default)]
 pub struct ClockEstimator {
-    /// Of the present path.
     samples: VecDeque<Sample>,
-    /// Begin of the present path.
-    path_since: Time,
-    /// Replies over any path.
-    replies: usize,
     used: Option<Used>,
 }
 
@@ -80,14 +72,12 @@ impl ClockEstimator {
     }
 
     /// Takes a reply. `sent` and `now` are local times, `received` and `replied` are times of the peer, in
-    /// nanoseconds. Impossible times (a reply before its ping) and replies to pings over a former path are ignored.
+    /// nanoseconds. Impossible times (a reply before its ping) are ignored.
     pub fn handle_pong(&mut self, sent: u64, received: u64, replied: u64, now: Time) {
         let (Some(away), Some(there)) = (now.0.checked_sub(sent), replied.checked_sub(received)) else {
             return;
         };
-        let Some(round_trip_ns) = away.checked_sub(there).filter(|_| sent >= self.path_since.0) else {
-            return;
-        };
+        let Some(round_trip_ns) = away.checked_sub(there) else { return };
         let ours = i128::from(sent) + i128::from(now.0);
         let theirs = i128::from(received) + i128::from(replied);
         let Ok(offset_ns) = i64::try_from((ours - theirs) / 2) else { return };
@@ -95,14 +85,7 @@ impl ClockEstimator {
             self.samples.pop_front();
         }
         self.samples.push_back(Sample { offset_ns, round_trip_ns, taken: now });
-        self.replies = self.replies.saturating_add(1);
         self.slew(now);
-    }
-
-    /// Handles a new path to the peer: a new connection, or another address of one of the hosts.
-    pub fn handle_path(&mut self, now: Time) {
-        self.samples.clear();
-        self.path_since = now;
     }
 
     fn slew(&mut self, now: Time) {
@@ -110,7 +93,9 @@ impl ClockEstimator {
             return;
         };
         let offset_ns = match self.used {
-            Some(used) if self.replies > YOUNG && best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS => {
+            Some(used)
+                if self.samples.len() > YOUNG && best.offset_ns.abs_diff(used.offset_ns) <= STEP_NS =>
+            {
                 let off_ns = best.offset_ns.abs_diff(used.offset_ns);
                 let ppm = (off_ns / (SLEW.as_nanos() as u64 / 1_000_000)).clamp(SLEW_PPM_MIN, SLEW_PPM_MAX);
                 // At most STEP_NS, so neither the conversion nor the sum overflows.
@@ -133,8 +118,8 @@ impl ClockEstimator {
         Some(used.best.error_ns(used.since).saturating_add(used.best.offset_ns.abs_diff(used.offset_ns)))
     }
 
-    /// The round trip of the selected reply.
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.used.map(|used| Duration::from_nanos(used.best.round_trip_ns))
+    /// The round trip of the selected reply, in nanoseconds.
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        self.used.map(|used| used.best.round_trip_ns)
     }
 }

@@ -61,8 +61,6 @@ pub struct QuicStream {
     authenticates: bool,
     /// Of an accepted connection: the tag by which the listener routes datagrams to it.
     tag: Option<Tag>,
-    /// The connection has another path since [`QuicStream::take_move`].
-    has_moved: bool,
 }
 
 impl QuicStream {
@@ -73,7 +71,7 @@ impl QuicStream {
         tag: Option<Tag>,
     ) -> io::Result<QuicStream> {
         let connection = QuicConnection::new(socket, beginning).map_err(io_error)?;
-        let mut stream = QuicStream { connection, stream: None, authenticates, tag, has_moved: false };
+        let mut stream = QuicStream { connection, stream: None, authenticates, tag };
         stream.connection.drive_output();
         Ok(stream)
     }
@@ -98,14 +96,7 @@ impl QuicStream {
 
     /// Migrates the connection to another local or remote address.
     pub fn add_way(&mut self, socket: OwnedFd) -> io::Result<()> {
-        self.connection.add_path(socket).map_err(io_error)?;
-        self.has_moved = true;
-        Ok(())
-    }
-
-    /// Returns true if the connection has migrated since the last call: its round trip may be another.
-    pub fn take_move(&mut self) -> bool {
-        std::mem::take(&mut self.has_moved)
+        self.connection.add_path(socket).map_err(io_error)
     }
 
     /// Receives a datagram that arrived at another socket because the sender's address changed.

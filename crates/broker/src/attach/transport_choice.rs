@@ -201,8 +201,10 @@ impl ApplicationHost {
         let Some(stream) = self.common.link.quic() else { return self.leave_address() };
         // There is no route to the peer at the moment: keep the present connection.
         let Ok(address) = address_towards(peer) else { return };
-        let is_there = stream.local() == Some(address);
-        if is_there || udp_towards(peer).and_then(|socket| stream.add_way(socket)).is_err() {
+        if stream.local() == Some(address) {
+            return;
+        }
+        if udp_towards(peer).and_then(|socket| stream.add_way(socket)).is_err() {
             return;
         }
         for (&number, driver) in &mut self.common.drivers {

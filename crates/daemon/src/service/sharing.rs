@@ -588,26 +588,6 @@ mod tests {
         sharing.end();
     }
     #[test]
-    fn a_side_port_that_cannot_be_opened_is_retried() {
-        let directory = std::env::temp_dir().join(format!("outboard-side-port-{}", std::process::id()));
-        let share = |more: String| {
-            format!("[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n{more}")
-        };
-        let port = format!("via = 'record'\nport = 'record=file:{}/x.rec'\n", directory.display());
-        let text = share(port) + &share("name = 'other'\n".into());
-        let (mut sharing, devices, cx) = started(&text);
-        sharing.apply(&devices, &cx, &mut Reloaded::default());
-        // The others are on offer, and a start of the program is not refused.
-        assert_eq!((sharing.devices(), sharing.take_wrong()), (1, None));
-        let problems: Vec<_> = sharing.problems().collect();
-        assert!(problems.len() == 1 && problems[0].contains("x.rec: No such file"), "{problems:?}");
-        std::fs::create_dir(&directory).unwrap();
-        sharing.retry(Time(u64::MAX), &mut Inherited::new(Vec::new(), Arc::default()).unwrap(), &cx);
-        assert_eq!((sharing.devices(), sharing.problems().count()), (2, 0));
-        sharing.end();
-        std::fs::remove_dir_all(directory).unwrap();
-    }
-    #[test]
     fn an_address_that_appears_later_is_used() {
         let text = "[[share]]\ndevice = 'pattern:rate=5'\nlisten = '127.0.0.1:0'\ninsecure = true\n";
         let (plan, cx) = (planned(text), context());

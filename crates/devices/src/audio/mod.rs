@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `engine` | the sound thread in the broker, and its connection to the worker |
 //! | `pipewire`, `alsa` | the two things that a sound thread can have; behind the feature `media` |
-//! | `nodes` | the devices of a PipeWire server, and the default ones |
 //! | `memory` | the memory that thread and worker share |
 //! | `partner`, `writer` | the worker's side |
 //! | `player`, `recorder` | the thread's side |
@@ -22,8 +21,6 @@ mod engine;
 pub mod fuzz;
 mod joint;
 mod memory;
-#[cfg(feature = "media")]
-mod nodes;
 mod partner;
 #[cfg(feature = "media")]
 mod pipewire;

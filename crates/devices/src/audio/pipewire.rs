@@ -10,16 +10,14 @@
 //! | connected | the server has listed its nodes, and the device is among them | streaming |
 //! | connected | the device is not among them | absent; the first time an error |
 //! | streaming | the device goes | absent |
-//! | streaming to default devices | the stream of one fails, since there is no such device after all | the other goes on; tries again every second |
 //! | absent | a device of this name comes | streaming |
-//! | any | the server goes, or any other stream fails | not connected: tries again every second |
+//! | any | the server goes, or a stream fails | not connected: tries again every second |
 //! | any | the worker's end is gone | ended |
 //!
 //! The library calls `process` in a thread of its own with real-time priority. Its closures own all that they use, and neither
 //! wait nor take locks.
 
 use super::engine::{Other, Started, ThreadEnd};
-use super::nodes::{APPLICATION, Global, Node, NodeKind, Nodes};
 use super::player::Player;
 use super::recorder::Recorder;
 use super::{FRAME_BYTES, Facts, Frame, Plan, QUANTUM_FRAMES, RATE_HZ, SPEC, Target};
@@ -27,7 +25,6 @@ use crate::plain::os;
 use crate::stream_parameter::serialize;
 use ::pipewire as pw;
 use contract::{DeviceError, Listing, Role};
-use pw::metadata::{Metadata, MetadataListener};
 use pw::properties::{PropertiesBox, properties};
 use pw::spa::param::audio::{AudioFormat, AudioInfoRaw, MAX_CHANNELS};
 use pw::spa::pod::Pod;
@@ -37,7 +34,8 @@ use pw::spa::utils::{Direction, Fraction, SpaTypes};
 use pw::stream::{StreamFlags, StreamListener, StreamRc, StreamState};
 use pw::types::ObjectType;
 use smallvec::SmallVec;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
@@ -45,10 +43,79 @@ use std::time::Duration;
 use sys::clock::{boot_ns, monotonic_ns};
 use wire::formats::audio::FRAMES_MAX;
 
+/// Name of the program at the server. Its nodes are recognized by it.
+const APPLICATION: &str = "Outboard";
 /// The time for the server to list its nodes.
 const LIST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time after which the stream of a default device that failed is made anew.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The most nodes of a server that are considered.
+const NODES_MAX: usize = 1024;
+
+/// The kind of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NodeKind {
+    Source,
+    Sink,
+}
+
+/// A source or a sink of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Node {
+    kind: NodeKind,
+    name: String,
+    description: String,
+    client: Option<u32>,
+}
+
+impl Node {
+    fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.description == name
+    }
+
+    fn title(&self) -> &str {
+        if self.description.is_empty() { &self.name } else { &self.description }
+    }
+}
+
+/// The sources and sinks of the server, by their numbers, and the numbers of Outboard's clients.
+#[derive(Debug, Default)]
+struct Nodes {
+    nodes: BTreeMap<u32, Node>,
+    own_clients: Vec<u32>,
+}
+
+impl Nodes {
+    fn add(&mut self, global: &pw::registry::GlobalObject<&pw::spa::utils::dict::DictRef>) {
+        let Some(found) = global.props else { return };
+        let text = |key| found.get(key).unwrap_or("").to_string();
+        if global.type_ == ObjectType::Client && found.get("application.name") == Some(APPLICATION) {
+            self.own_clients.push(global.id);
+        }
+        let kind = match found.get("media.class") {
+            Some("Audio/Source" | "Audio/Source/Virtual") => NodeKind::Source,
+            Some("Audio/Sink") => NodeKind::Sink,
+            _ => return,
+        };
+        if global.type_ == ObjectType::Node && self.nodes.len() < NODES_MAX {
+            let (name, description) = (text("node.name"), text("node.description"));
+            let client = found.get("client.id").and_then(|client| client.parse().ok());
+            self.nodes.insert(global.id, Node { kind, name, description, client });
+        }
+    }
+
+    fn is_own(&self, node: &Node) -> bool {
+        node.client.is_some_and(|client| self.own_clients.contains(&client))
+    }
+
+    /// Returns the node with this name, else the one with this description. The source and the sink of a headset may have one
+    /// description: without a kind, the sink comes first.
+    fn find(&self, name: &str, kind: Option<NodeKind>) -> Option<(u32, &Node)> {
+        let is_kind = |node: &Node| kind.is_none_or(|kind| node.kind == kind);
+        let nodes = self.nodes.iter().filter(|(_, node)| node.is_named(name) && is_kind(node));
+        nodes
+            .min_by_key(|(_, node)| (node.name != name, node.kind == NodeKind::Source))
+            .map(|(id, node)| (*id, node))
+    }
+}
 
 /// Why a session with the server ended.
 #[derive(Debug)]
@@ -105,30 +172,19 @@ fn session(plan: &mut Plan, end: &ThreadEnd, started: &mut Started) -> Result<()
         is_listed: false,
         device: None,
         streams: Vec::new(),
-        failed: Vec::new(),
-        is_retry_due: false,
         outcome: None,
     }));
 
-    let asked = Cell::new(core.sync(0).map_err(failed("asking"))?);
-    let (is_found, again) = (Cell::new(false), core.clone());
+    let listed = core.sync(0).map_err(failed("asking"))?;
     let (on_done, on_error) = (state.clone(), state.clone());
     let _core_listener = core
         .add_listener_local()
         .done(move |_, sequence| {
-            if sequence != asked.get() {
-                return;
+            if sequence == listed {
+                let mut session = on_done.borrow_mut();
+                session.is_listed = true;
+                session.main.quit();
             }
-            // The second time, the names of the default devices have come, too: the listing found the list of them.
-            if !is_found.replace(true)
-                && let Ok(second) = again.sync(0)
-            {
-                asked.set(second);
-                return;
-            }
-            let mut session = on_done.borrow_mut();
-            session.is_listed = true;
-            session.main.quit();
         })
         .error(move |id, _, result, message| {
             // Errors of other objects concern streams, which report them.
@@ -139,32 +195,17 @@ fn session(plan: &mut Plan, end: &ThreadEnd, started: &mut Started) -> Result<()
         })
         .register();
     let (on_global, on_remove) = (state.clone(), state.clone());
-    let (found_defaults, binder) = (Rc::new(RefCell::new(None::<DefaultNames>)), registry.clone());
-    let lost_defaults = found_defaults.clone();
     let _registry_listener = registry
         .add_listener_local()
         .global(move |global| {
-            if let Some(found) = DefaultNames::find(&binder, global, &on_global) {
-                *found_defaults.borrow_mut() = Some(found);
-            }
             let mut session = on_global.borrow_mut();
             session.nodes.add(global);
-            session.find_devices();
-        })
-        .global_remove(move |id| {
-            let mut session = on_remove.borrow_mut();
-            if lost_defaults.borrow_mut().take_if(|defaults| defaults.id == id).is_some() {
-                session.nodes.forget_defaults();
+            if session.is_listed {
+                session.find_device();
             }
-            session.remove(id);
         })
+        .global_remove(move |id| on_remove.borrow_mut().remove(id))
         .register();
-    let on_timer = state.clone();
-    let timer = main.loop_().add_timer(move |_| {
-        let mut session = on_timer.borrow_mut();
-        session.is_retry_due = true;
-        session.main.quit();
-    });
     let on_control = state.clone();
     let control = Control(end.control().as_raw_fd());
     let _control = main.loop_().add_io(control, IoFlags::IN | IoFlags::HUP | IoFlags::ERR, move |_| {
@@ -173,10 +214,7 @@ fn session(plan: &mut Plan, end: &ThreadEnd, started: &mut Started) -> Result<()
 
     main.run();
     state.borrow_mut().begin(started)?;
-    while state.borrow_mut().goes_on() {
-        if !state.borrow().failed.is_empty() {
-            let _ = timer.update_timer(Some(RETRY_INTERVAL), None);
-        }
+    if state.borrow().outcome.is_none() {
         main.run();
     }
     let mut session = state.borrow_mut();
@@ -186,41 +224,6 @@ fn session(plan: &mut Plan, end: &ThreadEnd, started: &mut Started) -> Result<()
         Some(End::Released) => Ok(()),
         Some(End::Failed(error)) => Err(error),
         None => Err(os("using a stream of PipeWire".into(), io::Error::other("it failed"), None)),
-    }
-}
-
-/// The server's list of the names of default devices.
-struct DefaultNames {
-    id: u32,
-    /// First, so that no callback runs while the list is destroyed.
-    _listener: MetadataListener,
-    _list: Metadata,
-}
-
-impl DefaultNames {
-    /// Follows the list, if this is it.
-    fn find(
-        registry: &pw::registry::RegistryRc,
-        global: &Global<'_>,
-        state: &Rc<RefCell<Session>>,
-    ) -> Option<DefaultNames> {
-        if global.type_ != ObjectType::Metadata || global.props?.get("metadata.name") != Some("default") {
-            return None;
-        }
-        let list: Metadata = registry.bind(global).ok()?;
-        let state = state.clone();
-        let listener = list
-            .add_listener_local()
-            .property(move |subject, key, _, value| {
-                let mut session = state.borrow_mut();
-                // Other subjects are nodes, with entries of their own.
-                if subject == 0 && session.nodes.set_default(key, value) {
-                    session.find_devices();
-                }
-                0
-            })
-            .register();
-        Some(DefaultNames { id: global.id, _listener: listener, _list: list })
     }
 }
 
@@ -238,10 +241,6 @@ struct Stream {
     /// First, so that no callback runs while the stream is destroyed.
     _listener: StreamListener<()>,
     stream: StreamRc,
-    /// The kind of device that it uses, or of node that it is.
-    kind: NodeKind,
-    /// The server has refused it, or has gone.
-    has_failed: Rc<Cell<bool>>,
     /// It records a device, so it runs only while the frames are wanted.
     is_on_demand: bool,
 }
@@ -264,9 +263,6 @@ struct Session {
     /// The number of the device's node, if the plan names one.
     device: Option<u32>,
     streams: Vec<Stream>,
-    /// The kinds of default devices whose stream failed last time. A new stream counts once it has lasted for [`RETRY_INTERVAL`].
-    failed: Vec<NodeKind>,
-    is_retry_due: bool,
     outcome: Option<End>,
 }
 
@@ -321,26 +317,15 @@ impl Session {
             (role, _) => {
                 let has = |flow: Option<bool>| flow.unwrap_or(true);
                 let (to_application, to_device) = (has(self.plan.to_application), has(self.plan.to_device));
+                self.make_streams(to_application, to_device, None)?;
                 let name = match role {
-                    Role::Device => {
-                        self.find_defaults();
-                        super::host_name()
-                    }
-                    Role::Application => {
-                        self.make_streams(to_application, to_device, None)?;
-                        self.plan.name.clone()
-                    }
+                    Role::Device => super::host_name(),
+                    Role::Application => self.plan.name.clone(),
                 };
                 Facts { name, to_application, to_device }
             }
         };
-        if !self.shares_defaults() {
-            self.end.set_absent(false);
-        }
-        // The session ends with this failure.
-        if self.outcome.is_some() {
-            return Ok(());
-        }
+        self.end.set_absent(false);
         started.report(Ok(facts));
         Ok(())
     }
@@ -363,85 +348,8 @@ impl Session {
         }
     }
 
-    /// Makes the streams of devices that have come.
-    fn find_devices(&mut self) {
-        if self.is_listed {
-            self.find_device();
-            self.find_defaults();
-        }
-    }
-
-    fn shares_defaults(&self) -> bool {
-        self.plan.role == Role::Device && !matches!(self.plan.target, Target::Name(_))
-    }
-
-    fn has_stream(&self, kind: NodeKind) -> bool {
-        self.streams.iter().any(|stream| stream.kind == kind)
-    }
-
-    /// Makes the streams of default devices that are there, and ends those of devices that are gone: a stream without a device is an
-    /// error for the server, or records the speaker.
-    fn find_defaults(&mut self) {
-        if !self.shares_defaults() {
-            return;
-        }
-        let flows = [(NodeKind::Source, self.plan.to_application), (NodeKind::Sink, self.plan.to_device)];
-        for (kind, flow) in flows {
-            if flow == Some(false) || !self.nodes.has_default(kind) {
-                self.streams.retain(|stream| stream.kind != kind);
-            } else if !self.has_stream(kind) && !self.failed.contains(&kind) {
-                self.make_default(kind);
-            }
-        }
-        self.tell_presence();
-    }
-
-    fn make_default(&mut self, kind: NodeKind) {
-        let is_source = kind == NodeKind::Source;
-        if let Err(error) = self.make_streams(is_source, !is_source, None) {
-            self.fail(error);
-        }
-    }
-
-    /// Tells whether a default device is there.
-    fn tell_presence(&self) {
-        let is_there = |stream: &Stream| !self.failed.contains(&stream.kind);
-        self.end.set_absent(!self.streams.iter().any(is_there));
-    }
-
-    /// Ends the streams of default devices that have failed, and makes them again in due time. Returns false if the session is over.
-    fn goes_on(&mut self) -> bool {
-        let failed: Vec<NodeKind> =
-            self.streams.iter().filter(|stream| stream.has_failed.get()).map(|stream| stream.kind).collect();
-        if self.outcome.is_some() || !failed.is_empty() && !self.shares_defaults() {
-            return false;
-        }
-        self.streams.retain(|stream| !stream.has_failed.get());
-        for kind in failed {
-            if !self.failed.contains(&kind) {
-                self.failed.push(kind);
-            }
-        }
-        if std::mem::take(&mut self.is_retry_due) {
-            // A stream that has lasted until now is no failure; a device that is gone is none any more.
-            for kind in std::mem::take(&mut self.failed) {
-                if !self.has_stream(kind) && self.nodes.has_default(kind) {
-                    self.make_default(kind);
-                    self.failed.push(kind);
-                }
-            }
-        }
-        if self.shares_defaults() {
-            self.tell_presence();
-        }
-        self.outcome.is_none()
-    }
-
     fn remove(&mut self, id: u32) {
-        self.nodes.remove(id);
-        if self.is_listed {
-            self.find_defaults();
-        }
+        self.nodes.nodes.remove(&id);
         if self.device == Some(id) {
             self.device = None;
             self.streams.clear();
@@ -473,9 +381,7 @@ impl Session {
     fn make_stream(&self, direction: Direction, target: Option<&str>) -> Result<Stream, pw::Error> {
         let is_input = direction == Direction::Input;
         let (mut properties, flags) = match self.plan.role {
-            Role::Device => {
-                (stream_properties(is_input, is_call(&self.plan, target), target), StreamFlags::AUTOCONNECT)
-            }
+            Role::Device => (stream_properties(is_input, target), StreamFlags::AUTOCONNECT),
             Role::Application => (node_properties(is_input, &self.plan.name), StreamFlags::empty()),
         };
         properties.insert(*pw::keys::NODE_LATENCY, format!("{QUANTUM_FRAMES}/{RATE_HZ}"));
@@ -485,12 +391,10 @@ impl Session {
             false => StreamFlags::empty(),
         };
         let stream = StreamRc::new(self.core.clone(), &self.plan.name, properties)?;
-        let has_failed = Rc::new(Cell::new(false));
-        let (main, fails) = (self.main.clone(), has_failed.clone());
+        let main = self.main.clone();
         let listener = stream.add_local_listener::<()>().state_changed(move |_, (), _, state| {
-            // The session may begin anew, which finds out whether the server is there.
+            // The session begins anew, which finds out whether the server is there.
             if let StreamState::Error(_) = state {
-                fails.set(true);
                 main.quit();
             }
         });
@@ -512,35 +416,19 @@ impl Session {
         let mut parameters = [Pod::from_bytes(&format).ok_or(pw::Error::CreationFailed)?];
         let flags = flags | inactive | StreamFlags::MAP_BUFFERS | StreamFlags::RT_PROCESS;
         stream.connect(direction, None, flags, &mut parameters)?;
-        // As a device is used, or as a node is.
-        let kind = match is_input == (self.plan.role == Role::Device) {
-            true => NodeKind::Source,
-            false => NodeKind::Sink,
-        };
-        Ok(Stream { _listener: listener, stream, kind, has_failed, is_on_demand })
-    }
-}
-
-/// Returns true if the streams are those of a call. The session manager gives Bluetooth headphones telephone quality while a stream of
-/// a call records any microphone, as their own is there only then. Other microphones need none of that.
-fn is_call(plan: &Plan, target: Option<&str>) -> bool {
-    match target {
-        Some(name) => name.starts_with("bluez_"),
-        None => plan.to_application == Some(true) && plan.to_device == Some(true),
+        Ok(Stream { _listener: listener, stream, is_on_demand })
     }
 }
 
 /// Properties of a stream that uses a device, or the default one.
-fn stream_properties(is_input: bool, is_call: bool, target: Option<&str>) -> PropertiesBox {
+fn stream_properties(is_input: bool, target: Option<&str>) -> PropertiesBox {
     let mut properties = properties! {
         *pw::keys::MEDIA_TYPE => "Audio",
         *pw::keys::MEDIA_CATEGORY => if is_input { "Capture" } else { "Playback" },
+        *pw::keys::MEDIA_ROLE => "Communication",
         *pw::keys::NODE_NAME => "outboard",
         *pw::keys::NODE_DESCRIPTION => APPLICATION,
     };
-    if is_call {
-        properties.insert(*pw::keys::MEDIA_ROLE, "Communication");
-    }
     if let Some(target) = target {
         properties.insert(*pw::keys::TARGET_OBJECT, target);
         // Never another microphone than the shared one.
@@ -709,26 +597,21 @@ pub(super) fn list() -> Vec<Listing> {
 mod tests {
     use super::*;
 
+    /// A headset with Bluetooth has a source only while it has the profile for calls.
     #[test]
-    fn only_a_headset_takes_bluetooth_headphones_into_a_call() {
-        let plan = |target, to_application, to_device| Plan {
-            role: Role::Device,
-            target,
-            name: "Outboard".into(),
-            to_application: Some(to_application),
-            to_device: Some(to_device),
-        };
-        let microphone = |name: &str| plan(Target::Name(name.into()), true, false);
-        for (plan, target, expected) in [
-            (plan(Target::Both, true, true), None, Some("Communication")),
-            (plan(Target::Microphone, true, false), None, None),
-            (plan(Target::Speaker, false, true), None, None),
-            (microphone("Desk"), Some("alsa_input.usb-Desk"), None),
-            (microphone("Ears"), Some("bluez_input.00_11_22_33_44_55.0"), Some("Communication")),
-        ] {
-            let properties = stream_properties(true, is_call(&plan, target), target);
-            assert_eq!(properties.get(*pw::keys::MEDIA_ROLE), expected, "{plan:?}");
-        }
+    fn a_device_that_returns_has_the_kind_that_it_had() {
+        let node =
+            |kind, name: &str| Node { kind, name: name.into(), description: "Headset".into(), client: None };
+        let (source, sink) = (NodeKind::Source, NodeKind::Sink);
+        let mut nodes = Nodes::default();
+        nodes.nodes.extend([(7, node(source, "input")), (9, node(sink, "output"))]);
+        let found = |nodes: &Nodes, name: &str, kind| nodes.find(name, kind).map(|(id, _)| id);
+        assert_eq!(found(&nodes, "Headset", Some(sink)), Some(9));
+        assert_eq!(found(&nodes, "Headset", Some(source)), Some(7));
+        assert_eq!(found(&nodes, "Headset", None), Some(9), "the description of both is the speaker's");
+        assert_eq!(found(&nodes, "input", None), Some(7));
+        nodes.nodes.remove(&9);
+        assert_eq!(found(&nodes, "Headset", Some(sink)), None);
     }
 
     #[test]

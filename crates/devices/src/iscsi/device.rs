@@ -154,8 +154,7 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         geometry,
         count: count(&spec),
         // A login with the name of a session ends that one.
-        counts_clients: false,
-        ends_with_last: false,
+        is_alone: false,
         timeout: spec.options.duration(TIMEOUT.name),
         session: Box::new(move |slot| {
             Box::new(IscsiSession::new(unit.clone(), isid(random, slot), Some(geometry)))

@@ -81,7 +81,9 @@ fn connected(spec: &DeviceSpec) -> Result<(OwnedFd, Geometry), DeviceError> {
         Address::Tcp { place, export } => {
             let mut stream = PROTOCOL.connect(spec, &place)?;
             let agreed = negotiate(&mut stream, &export, timeout).map_err(refused)?;
-            outlast(&stream);
+            if !agreed.0.abilities.many_connections {
+                outlast(&stream);
+            }
             (stream.into(), agreed)
         }
         Address::Unix(path) => {
@@ -168,10 +170,7 @@ pub(super) fn partner(opened: Opened) -> Result<Box<dyn Partner>, DeviceError> {
         name: format!("nbd:{}", opened.spec.target),
         geometry: Geometry { abilities, ..geometry },
         count,
-        // The promise of multi-conn is about flushes: `qemu-nbd --shared=4` makes it, and lets in four.
-        counts_clients: true,
-        // Without the promise, it may let in one.
-        ends_with_last: geometry.abilities.many_connections,
+        is_alone: !geometry.abilities.many_connections,
         timeout: opened.spec.options.duration(TIMEOUT.name),
         session: Box::new(|_| Box::new(NbdSession::default())),
     };

@@ -31,7 +31,7 @@ pub(super) enum Loss {
     Closed(String),
     /// The network, or this host, has given up. The server may not know.
     Failed(String),
-    /// The server is silent, and answers on another session.
+    /// The server is silent, and another session is open.
     Silent,
     /// The server violates the protocol, or ends. `order`: the one whose status says so.
     Refused { reason: String, order: Option<u64> },
@@ -48,7 +48,7 @@ impl Loss {
     pub(super) fn reason(&self) -> &str {
         match self {
             Loss::Closed(reason) | Loss::Failed(reason) | Loss::Refused { reason, .. } => reason,
-            Loss::Silent => "the server acknowledges nothing on it, and answers on another one",
+            Loss::Silent => "the server acknowledges nothing on it, and has let in another one",
         }
     }
 
@@ -79,10 +79,6 @@ pub(super) struct Connection {
     silence: Silence,
     /// Its server acknowledges nothing for longer than [`SILENCE_MAX`].
     pub(super) is_silent: bool,
-    /// The time at which it is lost if it stays silent, while the server answers on another one.
-    pub(super) given_up_at: Option<Time>,
-    /// The kernel drops what it has not sent once no process has the socket.
-    drops_unsent: bool,
 }
 
 impl Connection {
@@ -106,8 +102,6 @@ impl Connection {
             write_limit,
             silence: Silence::default(),
             is_silent: false,
-            given_up_at: None,
-            drops_unsent: false,
         };
         connection.put(&first);
         connection
@@ -190,16 +184,6 @@ impl Connection {
         (self.silence, self.is_silent) = (Silence::default(), false);
     }
 
-    /// Sets what the kernel does with the bytes that it has not sent when the last process that has the socket closes it: it drops them, or it
-    /// still sends them. It closes it for a process that is killed, too.
-    pub(super) fn drop_unsent(&mut self, drops: bool) {
-        if drops != self.drops_unsent {
-            // It fails for no stream socket. A local one ignores it: its server does not get lost on the way.
-            let _ = sockopt::set_socket_linger(&self.socket, drops.then_some(Duration::ZERO));
-            self.drops_unsent = drops;
-        }
-    }
-
     pub(super) fn submit(&mut self, Assigned { order, data, .. }: Assigned) {
         if let Some(limit) = self.write_limit.as_mut().filter(|_| order.command == Command::Write) {
             limit.begin(order.tag, order.length, Time(boot_ns()));
@@ -211,10 +195,6 @@ impl Connection {
 
     /// Ends the session in order, without waiting. `has_orders`: it may have writes without a reply.
     pub(super) fn end(mut self, has_orders: bool) {
-        if !has_orders {
-            // The server has to read the end.
-            self.drop_unsent(false);
-        }
         let mut output = Body::new();
         self.session.end(&mut output);
         self.put(&output);

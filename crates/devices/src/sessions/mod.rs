@@ -24,18 +24,11 @@
 //! | opening | it takes longer than the option `timeout`, or the session is lost | none: the attempt has failed |
 //! | open | the search wants fewer, and it carries nothing | ended: its last bytes say so |
 //! | open | the server closes it, the network fails, or the server violates the protocol | lost |
-//! | open | the server is silent, and may count its clients ([`partner::Disk::counts_clients`]) | silent: it gets no orders, and another session is requested |
+//! | open | the server is silent, and may let in no second client ([`partner::Disk::is_alone`]) | silent: another session is requested |
 //! | silent | the server acknowledges something | open |
-//! | silent | another session opens, and takes the place of this one | lost; the kernel drops the bytes that it has not sent |
-//! | silent | the server has answered on another session for 3 minutes | the same |
+//! | silent | another session is open | lost; the kernel drops the bytes that it has not sent |
 //! | lost | the server has closed it; [`partner::LATE`] later | gone |
-//! | lost, with a place at a server that counts its clients | as for a silent one | lost; the kernel drops the same |
-//!
-//! A session that opens takes one place. With a limit of N clients and N silent sessions the server lets in no other one, so all of them
-//! wait until it answers. Were all given up when the first other one opens, N - 1 places would be taken for ever.
-//!
-//! A worker cannot continue the sessions of the one before it: they are lost. The server may end with its last client, so one of them ends
-//! only when another one is open, where a server lets in several ([`partner::Disk::ends_with_last`]).
+//! | lost, of an earlier process, the only one that the server may let in | another session is open | lost; the kernel drops the same |
 //!
 //! The chunks of a lost session are assigned to others. A copy of a write may still be on its way to the disk then, so a later write
 //! to the same blocks waits until the session is gone. An order whose own status has ended a session goes to one that opens later, and fails

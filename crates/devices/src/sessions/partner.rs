@@ -16,7 +16,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 use sys::clock::boot_ns;
-use sys::descriptor::is_hung_up;
 use sys::net::Room;
 use sys::poller::PollSet;
 use wire::formats::block::{Geometry, REQUEST_BYTES, ToDisk};
@@ -44,12 +43,9 @@ pub(crate) struct Disk {
     pub(crate) geometry: Geometry,
     /// The number of sessions.
     pub(crate) count: SessionCount,
-    /// The server may have a limit of clients, and not notice that one has gone. A silent session stays then until another one is open in its
-    /// place: nobody else would tell the server of its end, and once it counts as many as its limit it would let in no more for ever.
-    pub(crate) counts_clients: bool,
-    /// The server lets in several clients, and may end when the last one leaves. So one session of an earlier process stays until another one
-    /// is open, or cannot be opened.
-    pub(crate) ends_with_last: bool,
+    /// The server may let in one client only. A silent session stays then until another one is open: nobody else would tell the
+    /// server that this client has gone, and it would let in no other one for ever.
+    pub(crate) is_alone: bool,
     /// The longest time in which a connection becomes an open session.
     pub(crate) timeout: Duration,
     /// Starts the protocol on a connection. The argument is the slot of the session.
@@ -71,26 +67,7 @@ struct Lost {
     socket: Option<OwnedFd>,
     /// The socket may have bytes.
     may_receive: bool,
-    /// The kernel may send its bytes and its end for long, until another session is open in its place.
-    outlasts: bool,
-    /// The time at which it outlasts no more, while the server answers on another one.
-    given_up_at: Option<Time>,
     until: Time,
-}
-
-impl Lost {
-    /// Lets the kernel drop what it has not sent, so that the wait for it has an end.
-    fn limit(&mut self, now: Time) {
-        self.socket.iter().for_each(limit_unsent);
-        (self.outlasts, self.until) = (false, self.until.min(now.after(LATE_SILENT)));
-    }
-}
-
-/// Returns whether the wait for a session is over that outlasts a failure: the kernel has had the time for an attempt to reach the server, which
-/// has answered on another session meanwhile.
-fn is_given_up(at: &mut Option<Time>, answers: bool, now: Time) -> bool {
-    *at = answers.then(|| at.unwrap_or(now.after(LATE_SILENT)));
-    at.is_some_and(|at| at <= now)
 }
 
 /// A disk on a server as a partner.
@@ -102,8 +79,6 @@ pub(crate) struct DiskPartner {
     connections: Vec<Connection>,
     opening: Vec<Opening>,
     lost: Vec<Lost>,
-    /// The session of an earlier process whose end the server has not been told.
-    kept: Option<u64>,
     check_at: Option<Time>,
     set: PollSet,
     next_name: u64,
@@ -131,7 +106,6 @@ impl DiskPartner {
             connections: Vec::new(),
             opening: Vec::new(),
             lost: Vec::new(),
-            kept: None,
             check_at: None,
             set: PollSet::new()?,
             next_name: FIRST_NAME,
@@ -141,17 +115,11 @@ impl DiskPartner {
             notes: VecDeque::new(),
             is_finishing: false,
         };
-        let stays = |socket: &OwnedFd| partner.disk.ends_with_last && !is_hung_up(socket);
-        let kept = earlier.iter().rposition(stays);
-        for (index, socket) in earlier.into_iter().enumerate() {
+        for socket in earlier {
             rustix::io::ioctl_fionbio(&socket, true)?;
             let name = partner.take_name();
             partner.schedule.inherit(name);
             let longest = partner.longest(&socket);
-            match kept == Some(index) {
-                true => partner.kept = Some(name),
-                false => end_writing(&socket),
-            }
             partner.watch(name, None, socket, longest)?;
         }
         partner.run_demand(now());
@@ -196,8 +164,8 @@ impl DiskPartner {
             self.schedule.open(connection.name, connection.order_bytes_max());
             self.connections.push(connection);
             self.measure_way();
-            self.end_kept();
-            self.replace_one(now);
+            self.end_silent();
+            self.limit_lost();
             let progress = self.progress();
             self.demand.handle_opened(progress, now);
         }
@@ -213,66 +181,45 @@ impl DiskPartner {
         }
     }
 
-    /// Gives up one session that outlasts a failure, in whose place another one is open; first those that hold back requests. The server may
-    /// never learn of the end, so the others wait, each for a session in its own place.
-    fn replace_one(&mut self, now: Time) {
-        if let Some(lost) = self.lost.iter_mut().find(|lost| lost.outlasts) {
-            return lost.limit(now);
-        }
-        let silent = self.connections.iter().enumerate().filter(|(_, one)| self.is_outlasting(one));
-        let first = silent.min_by_key(|(_, one)| !self.schedule.has_orders(one.name));
-        if let Some((index, _)) = first {
+    /// Gives up the sessions whose server is silent, once another one is open.
+    fn end_silent(&mut self) {
+        while self.disk.is_alone
+            && let Some(index) = self.connections.iter().position(|one| one.is_silent)
+        {
             self.lose(index, &Loss::Silent);
         }
     }
 
-    /// Gives up the sessions that outlast a failure although the server answers on another one: their way to it has gone. The other one is a
-    /// place that stays.
-    fn give_up(&mut self, now: Time) {
-        let answers = self.count_open() > 0;
-        for lost in self.lost.iter_mut().filter(|lost| lost.outlasts) {
-            if is_given_up(&mut lost.given_up_at, answers, now) {
-                lost.limit(now);
-            }
-        }
-        let mut index = 0;
-        while let Some(connection) = self.connections.get_mut(index) {
-            let is_outlasting = self.disk.counts_clients && connection.is_silent;
-            match is_given_up(&mut connection.given_up_at, answers && is_outlasting, now) {
-                true => self.lose(index, &Loss::Silent),
-                false => index += 1,
-            }
-        }
-    }
-
-    /// Returns whether an open session waits until the server answers again, or until another one is open in its place.
-    fn is_outlasting(&self, connection: &Connection) -> bool {
-        self.disk.counts_clients && connection.is_silent
-    }
-
-    /// Returns whether requests wait for a session that another one could replace, however many are open.
-    fn needs_place(&self) -> bool {
-        let holds = |one: &Connection| self.is_outlasting(one) && self.schedule.has_orders(one.name);
-        self.lost.iter().any(|lost| lost.outlasts) || self.connections.iter().any(holds)
-    }
-
-    /// Returns the longest time to wait until the server has closed a session. The kernel may keep the bytes of one that has a place at the
-    /// server until another one is open: the server may let in none before it has read the end of this one.
+    /// Returns the longest time to wait until the server has closed a session. Without another session nothing can be written. So the kernel
+    /// may keep the bytes of the only one until there is another: the server may let in none before it has read the end of this one.
     fn longest(&self, socket: &OwnedFd) -> Duration {
         // A local socket has no such state, and its kernel keeps nothing that the server could not read at once.
         if sys::net::stream_state(socket).is_err() {
             return LATE_UNKNOWN;
         }
-        if self.disk.counts_clients {
+        if self.disk.is_alone {
             return OUTLASTED;
         }
         limit_unsent(socket);
         LATE_SILENT
     }
 
+    /// Limits the wait for the lost sessions that outlast a failure, once another one is open: the kernel drops what they have not sent.
+    fn limit_lost(&mut self) {
+        if self.connections.is_empty() {
+            return;
+        }
+        let until = now().after(LATE_SILENT);
+        for lost in self.lost.iter_mut().filter(|lost| lost.until > until) {
+            lost.socket.iter().for_each(limit_unsent);
+            lost.until = until;
+        }
+    }
+
     /// Returns the number of sessions that an attempt to get another one counts on.
     fn count_open(&self) -> u32 {
-        self.connections.iter().filter(|one| !self.is_outlasting(one)).count() as u32
+        let is_usable = |one: &&Connection| !(self.disk.is_alone && one.is_silent);
+        self.connections.iter().filter(is_usable).count() as u32
     }
 
     /// Handles that the server has ended the lost sessions of a slot. It may still finish their writes.
@@ -305,8 +252,6 @@ impl DiskPartner {
 
     /// Handles an attempt that has failed.
     fn handle_failed(&mut self, problem: &str, now: Time) {
-        // It may have the place of the next one.
-        self.end_kept();
         let open = self.count_open();
         if self.demand.handle_failed(open, now) {
             let left = if open == 0 { "requests wait".into() } else { format!("it continues with {open}") };
@@ -317,35 +262,19 @@ impl DiskPartner {
         }
     }
 
-    /// Tells the server the end of the session of an earlier process that it has not been told.
-    fn end_kept(&mut self) {
-        let kept = self.kept.take();
-        let lost = self.lost.iter().find(|lost| Some(lost.name) == kept);
-        lost.and_then(|lost| lost.socket.as_ref()).into_iter().for_each(end_writing);
-    }
-
     /// Waits until the server has closed a lost session, for `longest` at most.
     fn watch(&mut self, name: u64, slot: Option<u32>, socket: OwnedFd, longest: Duration) -> io::Result<()> {
+        // It fails for a connection that is closed already.
+        let _ = shutdown(&socket, Shutdown::Write);
         self.set.add_changes(&socket, name)?;
         let until = now().after(longest);
-        let outlasts = longest == OUTLASTED;
-        let given_up_at = None;
-        self.lost.push(Lost {
-            name,
-            slot,
-            socket: Some(socket),
-            may_receive: true,
-            outlasts,
-            given_up_at,
-            until,
-        });
+        self.lost.push(Lost { name, slot, socket: Some(socket), may_receive: true, until });
         Ok(())
     }
 
     /// Waits for a lost session without a socket.
     fn wait(&mut self, name: u64, slot: u32, until: Time) {
-        let (slot, socket, may_receive, outlasts, given_up_at) = (Some(slot), None, false, false, None);
-        self.lost.push(Lost { name, slot, socket, may_receive, outlasts, given_up_at, until });
+        self.lost.push(Lost { name, slot: Some(slot), socket: None, may_receive: false, until });
     }
 
     fn progress(&self) -> Progress {
@@ -354,7 +283,7 @@ impl DiskPartner {
             open: self.count_open(),
             round_trip: self.round_trip,
             is_limited: self.schedule.is_limited(),
-            needs_session: self.schedule.needs_session() || self.needs_place(),
+            needs_session: self.schedule.needs_session(),
         }
     }
 
@@ -367,7 +296,6 @@ impl DiskPartner {
         let now = now();
         self.run_opening(now);
         self.check_silence(now);
-        self.give_up(now);
         let opening = self.opening.iter_mut().map(|one| &mut one.connection);
         self.connections.iter_mut().chain(opening).for_each(|connection| connection.run_pause(now));
         self.run_demand(now);
@@ -386,30 +314,17 @@ impl DiskPartner {
         match self.check_at {
             _ if self.schedule.is_idle() => {
                 self.check_at = None;
-                if self.disk.counts_clients {
-                    for connection in &mut self.connections {
-                        connection.forget_silence();
-                        connection.drop_unsent(false);
-                    }
+                if self.disk.is_alone {
+                    self.connections.iter_mut().for_each(Connection::forget_silence);
                 }
             }
             Some(at) if at > now => {}
-            at => {
-                let may_end = !self.disk.counts_clients;
-                for connection in &mut self.connections {
-                    connection.check_silence(now, may_end);
-                    // Requests wait for a second: should all processes be killed, no write of theirs lands behind a later one. While nothing
-                    // waits, the kernel tells the server the end as long as it has to.
-                    if at.is_some() && self.disk.counts_clients {
-                        connection.drop_unsent(true);
-                    }
-                }
+            _ => {
+                let may_end = !self.disk.is_alone;
+                self.connections.iter_mut().for_each(|connection| connection.check_silence(now, may_end));
                 self.measure_way();
                 self.check_at = Some(now.after(CHECK_INTERVAL));
             }
-        }
-        for connection in self.connections.iter().filter(|_| self.disk.counts_clients) {
-            self.schedule.set_silent(connection.name, connection.is_silent);
         }
     }
 
@@ -492,10 +407,10 @@ impl DiskPartner {
                 LATE_SILENT
             }
         };
-        end_writing(&socket);
         if self.watch(name, Some(slot), socket, longest).is_err() {
             self.wait(name, slot, now().after(longest));
         }
+        self.limit_lost();
     }
 
     fn note(&mut self, note: String) {
@@ -548,12 +463,6 @@ impl DiskPartner {
 /// The most notes for the user that wait.
 const NOTES_MAX: usize = 16;
 
-/// Tells the server that nothing follows on a session.
-fn end_writing(socket: &OwnedFd) {
-    // It fails for a connection that is closed already.
-    let _ = shutdown(socket, Shutdown::Write);
-}
-
 fn now() -> Time {
     Time(boot_ns())
 }
@@ -578,7 +487,7 @@ fn discard(lost: &mut Lost, set: &PollSet) {
         let _ = shutdown(socket, Shutdown::Both);
         let late = if is_closed { LATE } else { LATE_UNKNOWN };
         lost.until = now().after(late).min(lost.until);
-        (lost.socket, lost.may_receive, lost.outlasts) = (None, false, false);
+        (lost.socket, lost.may_receive) = (None, false);
         return;
     }
 }

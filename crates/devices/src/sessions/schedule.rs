@@ -14,9 +14,7 @@
 //! | any, `discarded` | the application's side has restarted | done without an answer, as soon as no chunk runs |
 //!
 //! A flush has no blocks, so it waits for nothing: the server covers with it all writes that it has answered on any session, and
-//! these include all that the application knows of. Without that promise of the server there is one session at a time. A flush on the
-//! next one succeeds although it may not cover the writes of a lost one: a failure would end the journal of a file system after each
-//! failure of the network, with servers that do cover them. The page of `nbd` names the gap.
+//! these include all that the application knows of. Without that promise of the server there is one session.
 
 use super::{CHUNK_BYTES, Order};
 use buffers::Body;
@@ -146,8 +144,6 @@ struct Orders {
     write_bytes: u64,
     /// The data of writes from which on no further write follows, if there is a limit.
     write_bytes_max: Option<u64>,
-    /// Its server is silent: it gets no further orders, and is none of those to use or to keep.
-    is_silent: bool,
 }
 
 impl Orders {
@@ -432,18 +428,6 @@ impl Schedule {
         }
     }
 
-    /// Sets whether the server of a session is silent.
-    pub(super) fn set_silent(&mut self, session: u64, is_silent: bool) {
-        if let Some(orders) = self.sessions.get_mut(&session) {
-            orders.is_silent = is_silent;
-        }
-    }
-
-    /// Returns whether a session has orders without a reply.
-    pub(super) fn has_orders(&self, session: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|orders| !orders.running.is_empty())
-    }
-
     /// Returns whether a part waits for a session that is not open yet.
     pub(super) fn needs_session(&self) -> bool {
         !self.refused.is_empty()
@@ -451,12 +435,10 @@ impl Schedule {
 
     /// Removes the newest of the sessions beyond the first `kept`, if it carries nothing.
     pub(super) fn take_surplus(&mut self, kept: u32) -> Option<u64> {
-        let kept = kept.max(1) as usize;
-        if self.sessions.len() <= kept || self.has_refused() {
+        if self.sessions.len() <= kept.max(1) as usize || self.has_refused() {
             return None;
         }
-        let (session, orders) =
-            self.sessions.iter().filter(|(_, orders)| !orders.is_silent).skip(kept).last()?;
+        let (session, orders) = self.sessions.last_key_value()?;
         let session = orders.running.is_empty().then_some(*session)?;
         self.sessions.remove(&session);
         Some(session)
@@ -469,8 +451,8 @@ impl Schedule {
             .any(|(number, index)| self.part(*number, *index).is_some_and(|part| part.session_min > 0))
     }
 
-    /// Assigns the next part to the session in use that has room for it, and the fewest bytes in progress; to none whose server is silent. The
-    /// others pass a write that waits for the limit of the sessions: an order that matters keeps a part from being ready.
+    /// Assigns the next part to the session in use that has room for it, and the fewest bytes in progress. The others pass a write that
+    /// waits for the limit of the sessions: an order that matters keeps a part from being ready.
     pub(super) fn assign(&mut self) -> Option<Assigned> {
         let share = (2 * DATA_BYTES_MAX / self.active as u64).max(SHARE_BYTES_MIN);
         let mut at = 0;
@@ -483,7 +465,6 @@ impl Schedule {
             let fewest = self
                 .sessions
                 .range(least..)
-                .filter(|(_, orders)| !orders.is_silent)
                 .take(count)
                 .min_by_key(|(_, orders)| (!orders.has_room(is_write), orders.bytes, orders.running.len()))
                 .map(|(session, orders)| (*session, orders.bytes < share && orders.has_room(is_write)));

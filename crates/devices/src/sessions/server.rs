@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Silence of the server until the kernel asks whether it is there, the interval and the number of these questions.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
-/// Silence of a server that may count its clients, until the kernel ends the connection.
+/// Silence of a server that may let in one client only, until the kernel ends the connection.
 pub(super) const OUTLASTED: Duration = Duration::from_secs(24 * 3600);
 
 /// The option `sessions`.

@@ -10,57 +10,39 @@ use wire::formats::block::{Abilities, Command, Request};
 
 fn lost(socket: OwnedFd) -> Lost {
     let until = now().after(LATE_UNKNOWN);
-    let (slot, socket, may_receive, outlasts, given_up_at) = (None, Some(socket), true, false, None);
-    Lost { name: FIRST_NAME, slot, socket, may_receive, outlasts, given_up_at, until }
+    Lost { name: FIRST_NAME, slot: None, socket: Some(socket), may_receive: true, until }
 }
 
-/// A disk whose server may count its clients.
+/// A disk whose server may let in one client only.
 fn disk() -> Disk {
     let geometry =
         Geometry { size_bytes: 4096, block_bytes: 1, preferred_bytes: 4096, abilities: Abilities::default() };
     let (name, count, timeout) = ("disk".into(), SessionCount::Fixed(1), Duration::from_secs(10));
     let session = Box::new(|_: u32| Box::new(Deaf::default()) as Box<dyn Session>);
-    Disk { name, geometry, count, counts_clients: true, ends_with_last: false, timeout, session }
+    Disk { name, geometry, count, is_alone: true, timeout, session }
 }
 
-/// Writes 4 bytes behind those of the earlier writes. `id`: from 1 on.
-fn write(partner: &mut DiskPartner, id: u64) {
+/// A partner with this session, which has a write without a reply.
+fn writing_on(ours: OwnedFd) -> DiskPartner {
+    let mut partner = DiskPartner::begin(disk(), Vec::new()).unwrap();
+    assert_eq!(partner.connections_wanted(), 1);
+    partner.connected(Ok(ours)).unwrap();
     let (command, force, keep_space) = (Command::Write, false, false);
-    let request = Request { id, command, force, keep_space, offset: 4 * id, length: 4 };
-    let write = [&request.to_bytes()[..], &[7; 4]].concat();
-    assert!(partner.accept(&mut Message::new(now(), Body::from(write))).unwrap());
-}
-
-/// A partner with these sessions, each of which has a write without a reply.
-fn writing_on_all(sessions: Vec<OwnedFd>) -> DiskPartner {
-    let count = sessions.len() as u32;
-    let disk = Disk { count: SessionCount::Fixed(count), ..disk() };
-    let mut partner = DiskPartner::begin(disk, Vec::new()).unwrap();
-    assert_eq!(partner.connections_wanted(), count);
-    sessions.into_iter().for_each(|ours| partner.connected(Ok(ours)).unwrap());
+    let request = Request { id: 1, command, force, keep_space, offset: 0, length: 4 };
     let begin = ToDisk::Begin { number: 1 }.to_bytes();
-    assert!(partner.accept(&mut Message::new(now(), Body::from(begin))).unwrap());
-    (1..=count).for_each(|id| write(&mut partner, id.into()));
+    let write = [&request.to_bytes()[..], &[7; 4]].concat();
+    for bytes in [Body::from(begin), Body::from(write)] {
+        assert!(partner.accept(&mut Message::new(now(), bytes)).unwrap());
+    }
     partner.serve().unwrap();
     partner
 }
 
-/// The same with one session.
-fn writing_on(ours: OwnedFd) -> DiskPartner {
-    writing_on_all(vec![ours])
-}
-
-/// Returns both ends of a local session; reads of the second one do not wait.
-fn local() -> (OwnedFd, UnixStream) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    theirs.set_nonblocking(true).unwrap();
-    (ours.into(), theirs)
-}
-
 /// The same with a local session. Returns the server's end of it, too.
 fn writing() -> (DiskPartner, UnixStream) {
-    let (ours, theirs) = local();
-    (writing_on(ours), theirs)
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    (writing_on(ours.into()), theirs)
 }
 
 /// Returns a connection with both its ends, and another descriptor of the first.
@@ -84,7 +66,7 @@ fn a_session_of_an_earlier_process_is_waited_for_until_its_bytes_are_dropped() {
     assert!(partner.lost[0].until <= now().after(LATE_SILENT));
     assert_eq!(sockopt::tcp_user_timeout(&copy).unwrap(), 10_000);
     let (ours, _theirs, copy) = tcp();
-    let partner = DiskPartner::begin(Disk { counts_clients: false, ..disk() }, vec![ours]).unwrap();
+    let partner = DiskPartner::begin(Disk { is_alone: false, ..disk() }, vec![ours]).unwrap();
     // Its kernel may have waited for 119 s since its last attempt to send them.
     assert!(partner.lost[0].until > now().after(Duration::from_secs(120)));
     assert!(partner.lost[0].until <= now().after(LATE_SILENT));
@@ -109,19 +91,6 @@ fn a_partner_that_ends_leaves_no_write_to_the_kernel_for_long() {
 }
 
 #[test]
-fn the_kernel_drops_the_writes_of_a_killed_program_that_the_server_has_not_taken() {
-    let (ours, _theirs, copy) = tcp();
-    let mut partner = writing_on(ours);
-    assert_eq!(sockopt::socket_linger(&copy).unwrap(), None, "short requests cost no call");
-    partner.check_at = Some(now());
-    partner.serve().unwrap();
-    assert_eq!(sockopt::socket_linger(&copy).unwrap(), Some(Duration::ZERO));
-    partner.schedule = Schedule::new(partner.disk.geometry, CHUNK_BYTES);
-    partner.serve().unwrap();
-    assert_eq!(sockopt::socket_linger(&copy).unwrap(), None, "the server has to learn the end");
-}
-
-#[test]
 fn a_silent_session_stays_until_the_server_lets_in_another_one() {
     let (mut partner, mut first) = writing();
     assert_eq!(first.read(&mut [0; 9]).unwrap(), 4);
@@ -133,111 +102,13 @@ fn a_silent_session_stays_until_the_server_lets_in_another_one() {
     assert!(partner.connections.len() == 1 && partner.lost.is_empty());
     let note = partner.notes.pop_front().unwrap();
     assert!(note.contains("it does not answer; requests wait"), "{note}");
-    let (ours, mut second) = local();
-    partner.connected(Ok(ours)).unwrap();
+    let (ours, mut second) = UnixStream::pair().unwrap();
+    second.set_nonblocking(true).unwrap();
+    partner.connected(Ok(ours.into())).unwrap();
     assert!(partner.connections.len() == 1 && !partner.connections[0].is_silent);
     assert_eq!(partner.lost.len(), 1, "the write may still reach the disk");
     assert_eq!(second.read(&mut [0; 9]).unwrap(), 4, "the write was sent again");
     assert_eq!(first.read(&mut [0; 9]).unwrap(), 0, "the server learns that the session is over");
-}
-
-#[test]
-fn each_silent_session_stays_until_another_one_has_its_place() {
-    let ((one, mut first), (two, mut second)) = (local(), local());
-    let mut partner = writing_on_all(vec![one, two]);
-    let read = |server: &mut UnixStream| server.read(&mut [0; 99]).ok();
-    assert_eq!([read(&mut first), read(&mut second)], [Some(4); 2]);
-    partner.connections.iter_mut().for_each(|one| one.is_silent = true);
-    write(&mut partner, 3);
-    partner.serve().unwrap();
-    assert_eq!([read(&mut first), read(&mut second)], [None; 2], "no further orders for a silent session");
-    assert_eq!(partner.connections_wanted(), 2);
-    // The server has one more place, and keeps counting the session that is given up.
-    let (ours, mut third) = local();
-    partner.connected(Ok(ours)).unwrap();
-    partner.connected(Err("it does not answer".into())).unwrap();
-    assert_eq!((partner.connections.len(), partner.lost.len(), partner.count_open()), (2, 1, 1));
-    assert_eq!([read(&mut first), read(&mut third)], [Some(0), Some(8)]);
-    assert_eq!(read(&mut second), None, "without its place there may be no other one");
-    // The network is back.
-    partner.connections.iter_mut().for_each(|one| one.is_silent = false);
-    write(&mut partner, 4);
-    partner.serve().unwrap();
-    assert_eq!(read(&mut second), Some(4));
-    partner.connections[0].is_silent = true;
-    let (ours, mut fourth) = local();
-    partner.connected(Ok(ours)).unwrap();
-    assert_eq!((partner.connections.len(), partner.lost.len(), partner.count_open()), (2, 2, 2));
-    assert_eq!([read(&mut second), read(&mut fourth)], [Some(0), Some(8)]);
-}
-
-#[test]
-fn a_session_that_answers_is_not_surplus_beside_a_silent_one() {
-    let ((one, _first), (two, mut second)) = (local(), local());
-    let mut partner = writing_on_all(vec![one, two]);
-    partner.connections[0].is_silent = true;
-    partner.schedule.use_sessions(1);
-    partner.demand = Demand::new(SessionCount::Fixed(1));
-    partner.serve().unwrap();
-    assert_eq!(partner.connections_wanted(), 1, "the write on the silent one waits for it");
-    let (ours, mut third) = local();
-    partner.connected(Ok(ours)).unwrap();
-    assert_eq!((partner.connections.len(), partner.lost.len()), (1, 1));
-    assert_eq!(second.read(&mut [0; 99]).unwrap(), 8, "the oldest that answers has both writes");
-    assert_eq!(third.read(&mut [0; 99]).unwrap(), 0, "it has taken the place, and is one too many");
-}
-
-#[test]
-fn a_session_whose_way_to_the_server_has_gone_is_given_up_while_another_one_answers() {
-    let ((one, _first), (two, mut second)) = (local(), local());
-    let mut partner = writing_on_all(vec![one, two]);
-    partner.connections.iter_mut().for_each(|one| one.is_silent = true);
-    partner.connections[0].given_up_at = Some(now());
-    partner.serve().unwrap();
-    assert_eq!((partner.connections.len(), partner.lost.len()), (2, 0), "the server is silent on both");
-    partner.connections[1].is_silent = false;
-    partner.serve().unwrap();
-    let at = partner.connections[0].given_up_at.unwrap();
-    assert!(at > now().after(Duration::from_secs(120)), "its kernel may not have tried again");
-    partner.connections[0].given_up_at = Some(now());
-    partner.serve().unwrap();
-    assert_eq!((partner.connections.len(), partner.lost.len()), (1, 1));
-    assert_eq!(second.read(&mut [0; 99]).unwrap(), 8);
-}
-
-#[test]
-fn each_session_of_an_earlier_process_keeps_its_place_until_another_one_is_open() {
-    let ((one, _first, first), (two, _second, second)) = (tcp(), tcp());
-    [&first, &second].into_iter().for_each(outlast);
-    let mut partner = DiskPartner::begin(disk(), vec![one, two]).unwrap();
-    let limits = || [&first, &second].map(|copy| sockopt::tcp_user_timeout(copy).unwrap());
-    assert_eq!(partner.connections_wanted(), 1);
-    let (ours, _third) = local();
-    partner.connected(Ok(ours)).unwrap();
-    assert_eq!(limits(), [10_000, 86_400_000]);
-    assert_eq!(partner.connections_wanted(), 1, "all writes wait for the other one");
-    let (ours, _fourth) = local();
-    partner.connected(Ok(ours)).unwrap();
-    assert_eq!(limits(), [10_000; 2]);
-    assert_eq!((partner.connections.len(), partner.connections_wanted()), (1, 0));
-}
-
-#[test]
-fn a_server_that_ends_with_its_last_client_keeps_one_through_a_restart_of_the_worker() {
-    let read = |server: &mut UnixStream| server.read(&mut [0; 9]).ok();
-    for is_let_in in [true, false] {
-        let ((one, mut first), (two, mut second)) = (local(), local());
-        let mut partner =
-            DiskPartner::begin(Disk { ends_with_last: true, ..disk() }, vec![one, two]).unwrap();
-        partner.serve().unwrap();
-        assert_eq!([read(&mut first), read(&mut second)], [Some(0), None]);
-        let (ours, _third) = local();
-        partner.connected(if is_let_in { Ok(ours) } else { Err("it is full".into()) }).unwrap();
-        assert_eq!(read(&mut second), Some(0), "it may have the only place");
-    }
-    let (one, mut first) = local();
-    let _partner = DiskPartner::begin(disk(), vec![one]).unwrap();
-    assert_eq!(read(&mut first), Some(0), "there is no other place");
 }
 
 #[test]
