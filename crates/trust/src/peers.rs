@@ -282,6 +282,11 @@ impl Peers {
     /// and permits; a name of a host that is known no longer can have another key.
     pub fn declare(&mut self, directory: &str, lines: &[KeyLine], own: &PeerKey) -> Result<(), ServiceError> {
         let lines: Vec<_> = lines.iter().filter(|line| line.key != *own).collect();
+        for line in &lines {
+            if self.of_key(&line.key).is_none_or(|peer| peer.name != line.name) {
+                check_new_name(&line.name)?;
+            }
+        }
         let is_gone = |peer: &&Peer| {
             peer.listed_in.as_deref() == Some(directory) && lines.iter().all(|line| line.key != peer.key)
         };

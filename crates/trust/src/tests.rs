@@ -315,6 +315,9 @@ fn a_directory_of_key_lines_decides_on_its_hosts() {
     is(declare(&[line(1, "b", None), line(2, "a", Some(&[]))]), &[("a", 2), ("b", 1), ("guest", 5)]);
     // A host has a new key; the other one is gone.
     is(declare(&[line(3, "a", None)]), &[("a", 3), ("guest", 5)]);
+    for name in ["a/b", "10.0.0.9", "a@b", "localhost"] {
+        assert!(declare(&[line(3, name, None)]).unwrap_err().contains(name));
+    }
     assert!(declare(&[line(3, "a", None), line(4, "guest", None)]).unwrap_err().contains("`guest`"));
     let listed: Vec<_> = peers.iter().map(|peer| peer.listed_in.is_some()).collect();
     assert_eq!(listed, [false, true]);
