@@ -119,14 +119,27 @@ fn advantage(descriptor: &Descriptor, name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns a warning for a gamepad with reports that only its own driver understands, and for a device with force feedback.
-pub(super) fn limit(properties: &Properties, descriptor: &Descriptor) -> String {
+/// Returns true if the driver of a device here plays forces or moves motors, also by vendor-defined reports. `device` is its directory
+/// in sysfs.
+pub(super) fn plays_forces(device: &Path) -> bool {
+    let mut effects =
+        inputs(device).filter_map(|input| fs::read_to_string(input.join("capabilities/ff")).ok());
+    effects.any(|bits| bits.chars().any(|digit| !matches!(digit, '0' | ' ' | '\n')))
+}
+
+/// Returns a warning for a gamepad with reports that only its own driver understands, and for a device with force feedback, by its
+/// descriptor or by its driver here (`plays_forces`). The motors of a known gamepad are stopped.
+pub(super) fn limit(properties: &Properties, descriptor: &Descriptor, plays_forces: bool) -> String {
+    let is_known = Pad::of(&properties.ids).is_some();
     let is_opaque = descriptor.kind() == Kind::Gamepad && descriptor.has_opaque_inputs();
-    let buttons = match is_opaque && Pad::of(&properties.ids).is_none() {
+    let buttons = match is_opaque && !is_known {
         true => "; its vendor-defined reports keep their values after a cut: buttons in them stay down",
         false => "",
     };
-    let forces = if descriptor.has_forces() { "; its forces go on after a cut" } else { "" };
+    let forces = match descriptor.has_forces() || plays_forces && !is_known {
+        true => "; its forces go on after a cut",
+        false => "",
+    };
     format!("{buttons}{forces}")
 }
 
@@ -153,7 +166,8 @@ pub(super) fn list() -> Vec<Listing> {
             true => "a node of Outboard",
             false => advantage(&descriptor, &name)?,
         };
-        let (path, limit) = (node(&name), limit(&properties, &descriptor));
+        let path = node(&name);
+        let limit = limit(&properties, &descriptor, plays_forces(&device(&name)));
         Some(Listing {
             spec: format!("hid:{}", path.display()),
             summary: format!("{} ({}, {advantage}{limit})", properties.name, descriptor.kind()),

@@ -214,7 +214,7 @@ fn gamepads_with_vendor_parts_are_listed_with_their_limits() {
     let listed = |vendor, product, text: &str| {
         let properties = sold_as(vendor, product, text);
         assert_eq!(parsed(text).kind(), Kind::Gamepad);
-        (parsed(text).has_vendor_parts(), discovery::limit(&properties, &parsed(text)).is_empty())
+        (parsed(text).has_vendor_parts(), discovery::limit(&properties, &parsed(text), false).is_empty())
     };
     assert_eq!(listed(0x57e, 0x2009, SWITCH_BY_USB), (true, true), "its vendor-defined reports are constant");
     assert_eq!(listed(0x57e, 0x2009, SWITCH_BY_BLUETOOTH), (true, true));
@@ -224,6 +224,26 @@ fn gamepads_with_vendor_parts_are_listed_with_their_limits() {
     // The report that starts an effect, with its number.
     let wheel = [GAMEPAD.trim_end_matches("c0"), "050f0921a1028503092215012528750895019102 c0c0"].concat();
     assert_eq!(listed(0x1234, 0x5678, wheel.as_str()), (false, false), "nothing stops its forces");
+}
+
+#[test]
+fn a_driver_tells_forces_that_the_descriptor_does_not() {
+    let limit = |vendor, product, plays_forces| {
+        discovery::limit(&sold_as(vendor, product, GAMEPAD), &parsed(GAMEPAD), plays_forces)
+    };
+    assert!(limit(0x46d, 0xc262, true).contains("forces go on"), "a wheel with HID++");
+    assert_eq!(limit(0x46d, 0xc262, false), "");
+    assert_eq!(limit(0x54c, 0xce6, true), "", "the motors of a DualSense are stopped");
+
+    let scratch = crate::file::tests::Scratch::new();
+    let device = PathBuf::from(scratch.path("0003:046D:C262.0001"));
+    assert!(!discovery::plays_forces(&device), "it has no input");
+    let capabilities = device.join("input/input7/capabilities");
+    std::fs::create_dir_all(&capabilities).unwrap();
+    for (bits, plays) in [("0\n", false), ("0 0\n", false), ("107030000 0\n", true)] {
+        std::fs::write(capabilities.join("ff"), bits).unwrap();
+        assert_eq!(discovery::plays_forces(&device), plays, "{bits}");
+    }
 }
 
 #[test]
