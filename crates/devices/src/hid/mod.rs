@@ -56,6 +56,8 @@ const MADE: &str = "/sys/devices/virtual/misc/uhid";
 /// Time in which the kernel makes the `hidraw` node of a new device. A driver that asks first is not waited for.
 const NODE_TIMEOUT: Duration = Duration::from_millis(300);
 const NODE_INTERVAL: Duration = Duration::from_millis(5);
+/// The place to look for the reason of a copy without a driver.
+const NO_DRIVER: &str = "`dmesg` tells why; some take a device by USB only";
 
 static OPTIONS: [OptionSpec; 1] = [local(
     "grab",
@@ -110,9 +112,9 @@ fn made_devices() -> BTreeSet<PathBuf> {
     fs::read_dir(MADE).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Makes a device with these properties. Returns words for its summary: where its `hidraw` node is, if the kernel has made that at
-/// once.
-fn make(properties: &Properties) -> Result<(OwnedFd, String), DeviceError> {
+/// Makes a device with these properties, of this kind. Returns words for its summary: where its `hidraw` node is, if the kernel has
+/// made that at once.
+fn make(properties: &Properties, kind: Kind) -> Result<(OwnedFd, String), DeviceError> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let node = open("/dev/uhid", flags, Mode::empty()).map_err(|error| DeviceError::Os {
@@ -139,20 +141,30 @@ fn make(properties: &Properties) -> Result<(OwnedFd, String), DeviceError> {
             return Ok((node, format!(" at {path}")));
         }
         if Instant::now() >= deadline {
-            return Ok((node, without_node(&fresh).into()));
+            return Ok((node, without_node(&fresh, kind)));
         }
     }
 }
 
 /// Returns words for the summary of a new device without a `hidraw` node. A driver that asks first has taken it already. One that
 /// insists on USB refuses it, and the kernel offers it to no other, so nothing but its own log tells.
-fn without_node(fresh: &[PathBuf]) -> &'static str {
+fn without_node(fresh: &[PathBuf], kind: Kind) -> String {
     match fresh.iter().any(|device| !device.join("driver").exists()) {
-        true => {
-            ", without a node: no driver of this host has taken it so far (`dmesg` tells why; some take a device by USB only); share \
-             its event node (`evdev`) instead"
-        }
-        false => "",
+        true => format!(
+            ", without a node: no driver of this host has taken it so far ({NO_DRIVER}){}",
+            instead_of_copy(kind)
+        ),
+        false => String::new(),
+    }
+}
+
+/// Returns advice for a device of this kind whose copy has no driver.
+fn instead_of_copy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::SecurityKey => "; use it at its own host",
+        // One of no kind may have no event node.
+        Kind::Hid => "",
+        _ => "; share its event node (`evdev`) instead",
     }
 }
 
@@ -213,7 +225,7 @@ impl DeviceClass for Hid {
             properties.name =
                 spec.target[..spec.target.floor_char_boundary(properties::NAME_BYTES_MAX)].into();
         }
-        let (node, place) = make(&properties)?;
+        let (node, place) = make(&properties, descriptor.kind())?;
         let summary = format!("{} ({}){place}", properties.name, descriptor.kind());
         let description = Description { summary, properties: properties.to_bytes(), ..like.clone() };
         Ok(Opened { spec: spec.clone(), role, description, descriptors: vec![node] })

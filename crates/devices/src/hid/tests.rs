@@ -253,14 +253,18 @@ fn a_driver_that_takes_no_copy_is_known_and_a_copy_without_a_driver_is_named() {
     std::fs::create_dir(&device).unwrap();
     let fresh = [device.clone()];
     assert!(!discovery::refuses_copies(&device));
-    assert!(without_node(&fresh).contains("no driver"));
-    assert_eq!(without_node(&[]), "", "the kernel has not made it yet");
+    for (kind, has_event_node) in [(Kind::Gamepad, true), (Kind::SecurityKey, false), (Kind::Hid, false)] {
+        let words = without_node(&fresh, kind);
+        assert!(words.contains("no driver"), "{words}");
+        assert_eq!(words.contains("evdev"), has_event_node, "{kind}: {words}");
+    }
+    assert_eq!(without_node(&[], Kind::Gamepad), "", "the kernel has not made it yet");
     for (driver, refuses) in [("hid-generic", false), ("logitech", true)] {
         let _ = std::fs::remove_file(device.join("driver"));
         std::fs::create_dir(scratch.path(driver)).unwrap();
         std::os::unix::fs::symlink(scratch.path(driver), device.join("driver")).unwrap();
         assert_eq!(discovery::refuses_copies(&device), refuses, "{driver}");
-        assert_eq!(without_node(&fresh), "", "{driver} may ask the device first");
+        assert_eq!(without_node(&fresh, Kind::Gamepad), "", "{driver} may ask the device first");
     }
 }
 
