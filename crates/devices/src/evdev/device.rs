@@ -61,6 +61,8 @@ pub(super) struct DevicePartner {
     grab: Grab,
     /// Time of the next try without an event, while the grab waits.
     grab_at: Option<Time>,
+    /// Events have arrived since the last of these tries: the state is known.
+    has_events: bool,
     /// Another program has grabbed the device.
     is_taken: bool,
     note: Option<String>,
@@ -133,6 +135,7 @@ impl DevicePartner {
             is_gone: false,
             grab,
             grab_at: None,
+            has_events: false,
             is_taken: false,
             note: None,
             state,
@@ -159,11 +162,15 @@ impl DevicePartner {
 
     /// Reads the kernel's events into the queue, and a snapshot if one is needed.
     fn fill(&mut self, now: Time) -> PartnerResult {
-        // While another program has grabbed the device, no event arrives, not even that of a release.
-        self.needs_snapshot |= self.is_grab_due(now) && !momentary(&self.state.keys).is_empty();
-        let filled = self.read_frames().and_then(|()| match std::mem::take(&mut self.needs_snapshot) {
-            true => self.take_snapshot(),
-            false => Ok(()),
+        let filled = self.read_frames().and_then(|()| {
+            // While another program has grabbed the device, no event arrives, not even that of a release. A snapshot discards events, so
+            // it is taken only where none arrive.
+            self.needs_snapshot |=
+                self.is_grab_due(now) && !self.has_events && !momentary(&self.state.keys).is_empty();
+            match std::mem::take(&mut self.needs_snapshot) {
+                true => self.take_snapshot(),
+                false => Ok(()),
+            }
         });
         match filled {
             Err(error) if is_gone(&error) => {
@@ -202,7 +209,10 @@ impl DevicePartner {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Ok(0)
             }
-            other => other,
+            other => {
+                self.has_events |= other.as_ref().is_ok_and(|count| *count > 0);
+                other
+            }
         }
     }
 
@@ -324,7 +334,7 @@ impl DevicePartner {
             }
         }
         if self.grab_at.is_none() || self.is_grab_due(now) {
-            self.grab_at = Some(now.after(GRAB_INTERVAL));
+            (self.grab_at, self.has_events) = (Some(now.after(GRAB_INTERVAL)), false);
         }
     }
 

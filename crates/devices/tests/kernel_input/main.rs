@@ -10,6 +10,7 @@ use contract::{Ctl, DeviceClass, DeviceError, Message, Opened, PartnerError, Rol
 use devices::evdev::{Evdev, Properties, Uinput};
 use rig::*;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use sys::input::code::*;
 use sys::input::{Bits, Event, evdev, read_events};
 use wire::formats::evdev::Update;
@@ -417,6 +418,25 @@ fn a_device_that_another_program_has_grabbed_is_named_and_grabbed_afterwards() {
         (source.figure("grabbed") == 1.0).then_some(())
     });
     assert_eq!(source.partner.note(), None, "it is said once");
+}
+
+/// A puck that stays on its tablet is such a key.
+#[test]
+fn a_key_that_stays_down_costs_no_event_of_a_device_that_waits_for_its_grab() {
+    needs_uinput!();
+    let device = Device::plug_in(&keyboard("grab waiting"));
+    device.emit(&[key(28, 1)]);
+    let opened = Evdev.open(&spec(&Evdev, &device.path, &[]), Role::Device, None).unwrap();
+    let mut source = End::new(&Evdev, opened);
+    source.pull().unwrap().expect("a first snapshot");
+    for value in [1, 0] {
+        device.emit(&[key(KEY_A, value)]);
+        // Until the next try is due.
+        std::thread::sleep(Duration::from_millis(1100));
+        let message = source.pull().unwrap().expect("a frame");
+        assert!(matches!(update(&message), Update::Frame(_)), "{:?}", update(&message));
+    }
+    assert_eq!((source.figure("snapshots"), source.figure("grabbed")), (1.0, 0.0));
 }
 
 #[test]
